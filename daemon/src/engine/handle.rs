@@ -1,0 +1,275 @@
+//! How everyone else talks to an engine: a mailbox in, a state to watch, events out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::job::{Divergence, Job, Namespace, Reason};
+use crate::kv::block::Block;
+use crate::kv::codec::Codec;
+use crate::kv::key::{Digest, Fields, RecordKey};
+use crate::kv::layout::Layout;
+use crate::model::load::Vocabulary;
+use crate::store::Restored;
+
+/// What is known about a loaded model.
+#[derive(Debug)]
+pub struct ModelInfo {
+    /// The name that requests use.
+    pub name: String,
+    /// Counts loads; a job made for another generation is answered with `Reloaded`.
+    pub generation: u64,
+    /// Where it came from; `None` for the built-in model.
+    pub path: Option<std::path::PathBuf>,
+    /// `tinygpt`, `llama`, ..
+    pub architecture: String,
+    /// The weights' types, in words.
+    pub quantisation: String,
+    /// Most tokens of prompt and text together.
+    pub context: usize,
+    /// V.
+    pub vocab: usize,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Bytes of the weights in memory.
+    pub weight_bytes: u64,
+    /// How long the load took.
+    pub load: Duration,
+    /// H, to tell what the cache would hold without grouped heads.
+    pub heads: usize,
+    /// What a tokenizer is built from.
+    pub vocabulary: Vocabulary,
+    /// The arrangement of blocks for a codec's sake: `layouts[codec]` in the order of `Codec::ALL`.
+    pub layouts: Vec<Arc<Layout>>,
+    /// The fields of every fingerprint of this model; codec, layout, identity and namespace vary.
+    pub fields: Fields,
+    /// The numerics label.
+    pub numerics: &'static str,
+    /// The codec of requests that name none.
+    pub default_codec: Codec,
+}
+
+impl ModelInfo {
+    /// The arrangement of blocks under `codec`.
+    pub fn layout(&self, codec: Codec) -> &Arc<Layout> {
+        let index = Codec::ALL.iter().position(|known| *known == codec);
+        &self.layouts[index.expect("ALL lists every codec")]
+    }
+
+    /// The fields of chains with `codec` in `namespace`.
+    pub fn fields(&self, codec: Codec, namespace: &Namespace) -> Fields {
+        Fields {
+            codec: Digest::of("codec", codec.name().as_bytes()),
+            layout: self.layout(codec).digest(),
+            identity: namespace.identity,
+            namespace: namespace.sub,
+            ..self.fields
+        }
+    }
+}
+
+/// Where an engine stands.
+#[derive(Debug, Clone)]
+pub enum State {
+    /// The model is being read.
+    Loading,
+    /// Requests are served.
+    Ready(Arc<ModelInfo>),
+    /// The model could not be read; the words say why.
+    Failed(String),
+    /// The engine thread died.
+    Poisoned,
+}
+
+/// What an engine reads from its mailbox.
+pub(super) enum Message {
+    Job(Box<Job>),
+    Restored(super::sequence::SeqId, Restored),
+    Published(Vec<Arc<Block>>),
+    Durable(super::sequence::SeqId, bool),
+    Remove(Removal, mpsc::Sender<Removed>),
+    Explain(Box<Question>, mpsc::Sender<Explanation>),
+    Report(mpsc::Sender<Report>),
+    Drain(Instant),
+}
+
+/// What `cache rm` takes away, in memory and on disk.
+#[derive(Debug, Clone)]
+pub enum Removal {
+    /// One prompt's chain with its descendants.
+    Prompt(RecordKey),
+    /// Everything.
+    All,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Removed {
+    /// Blocks.
+    pub blocks: u64,
+    /// Records.
+    pub records: u64,
+}
+
+/// A prompt to explain.
+#[derive(Debug)]
+pub struct Question {
+    /// Its ids.
+    pub tokens: Arc<[u32]>,
+    /// Its text's digest.
+    pub text: Option<Digest>,
+    /// Whose.
+    pub namespace: Namespace,
+    /// Under which codec.
+    pub codec: Codec,
+}
+
+/// What would hit.
+#[derive(Debug, Clone, Default)]
+pub struct Explanation {
+    /// Prompt tokens in memory.
+    pub memory: u32,
+    /// Prompt tokens that the disk seems to have, by name.
+    pub disk: u32,
+    /// Whether a record of the whole prompt is in memory.
+    pub record: bool,
+    /// Why no more.
+    pub reason: Option<Reason>,
+    /// Where it parts from its nearest recent relative.
+    pub divergence: Option<Divergence>,
+    /// The prompt's name.
+    pub key: Option<RecordKey>,
+}
+
+/// What an engine reports about itself.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Requests with memory reserved.
+    pub running: u32,
+    /// Requests waiting for admission.
+    pub waiting: u32,
+    /// Blocks in the index.
+    pub blocks: u64,
+    /// Heap bytes of indexed blocks and records.
+    pub heap_bytes: u64,
+    /// Bytes of indexed blocks that are mapped.
+    pub mapped_bytes: u64,
+    /// Bytes of KV in use or reserved by running requests.
+    pub active_bytes: u64,
+    /// Records in the index.
+    pub records: u64,
+}
+
+/// Why a job was not taken.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refused {
+    /// The queue is full.
+    #[error("{waiting} requests are waiting, the queue holds {limit}")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// Most that may.
+        limit: usize,
+    },
+    /// The engine is gone.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+/// A cheap, cloneable way to an engine.
+#[derive(Debug, Clone)]
+pub struct EngineHandle {
+    pub(super) name: Arc<str>,
+    pub(super) mailbox: mpsc::Sender<Message>,
+    pub(super) state: watch::Receiver<State>,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What the engine thread and its handles both see.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Jobs submitted and not yet admitted.
+    pub(super) waiting: AtomicUsize,
+    pub(super) limit: usize,
+    /// Milliseconds since `epoch` at the engine's last sign of life.
+    pub(super) beat: AtomicU64,
+    pub(super) epoch: Instant,
+}
+
+impl EngineHandle {
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the engine stands, to read or to wait for a change.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// Queues a job.
+    ///
+    /// # Errors
+    /// When the queue is full or the engine has stopped.
+    pub fn submit(&self, job: Job) -> Result<(), Refused> {
+        let (waiting, limit) = (&self.shared.waiting, self.shared.limit);
+        let counted = waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| {
+            (waiting < limit).then_some(waiting + 1)
+        });
+        if let Err(waiting) = counted {
+            return Err(Refused::QueueFull { waiting, limit });
+        }
+        self.mailbox.send(Message::Job(Box::new(job))).map_err(|_| Refused::Stopped)
+    }
+
+    /// How long ago the engine last showed a sign of life. It does so at every step, and every
+    /// second while idle.
+    pub fn silence(&self) -> Duration {
+        let beat = Duration::from_millis(self.shared.beat.load(Ordering::Acquire));
+        self.shared.epoch.elapsed().saturating_sub(beat)
+    }
+
+    /// Requests that wait for admission.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    /// Removes chains from memory and disk. Blocks for up to one step: call it off the runtime.
+    ///
+    /// # Errors
+    /// When the engine has stopped.
+    pub fn remove(&self, what: Removal) -> Result<Removed, Refused> {
+        self.ask(|reply| Message::Remove(what, reply))
+    }
+
+    /// What would hit for a prompt. Blocks for up to one step: call it off the runtime.
+    ///
+    /// # Errors
+    /// When the engine has stopped.
+    pub fn explain(&self, question: Question) -> Result<Explanation, Refused> {
+        self.ask(|reply| Message::Explain(Box::new(question), reply))
+    }
+
+    /// What the engine holds. Blocks for up to one step: call it off the runtime.
+    ///
+    /// # Errors
+    /// When the engine has stopped.
+    pub fn report(&self) -> Result<Report, Refused> {
+        self.ask(Message::Report)
+    }
+
+    /// Takes no more jobs; running ones end by themselves or at `deadline`, then the engine ends.
+    pub fn drain(&self, deadline: Instant) {
+        // An engine that is gone has drained.
+        let _ = self.mailbox.send(Message::Drain(deadline));
+    }
+
+    fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, Refused> {
+        let (reply, answer) = mpsc::channel();
+        self.mailbox.send(message(reply)).map_err(|_| Refused::Stopped)?;
+        answer.recv().map_err(|_| Refused::Stopped)
+    }
+}

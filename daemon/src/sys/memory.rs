@@ -1,0 +1,179 @@
+//! Slabs of equal, 64-byte aligned slots in anonymous memory.
+//!
+//! KV blocks of one layout all have one size, are written in place for a while and then shared
+//! read-only, so a slab hands out [`Slot`]s: exclusively owned byte ranges that give themselves
+//! back when dropped, on whatever thread that happens.
+//! A chunk holds 64 slots, so one atomic word is its free list and no lock is needed.
+//! Memory is touched lazily by the system, zeroed before reuse, and a chunk without slots in use
+//! is unmapped by [`Slab::trim`].
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapMut, MmapOptions};
+
+const SLOTS: usize = 64;
+const ALIGN: usize = 64;
+
+/// Hands out slots of one size. Owned by one thread; its slots may travel.
+#[derive(Debug)]
+pub struct Slab {
+    slot: usize,
+    chunks: Vec<Arc<Chunk>>,
+}
+
+impl Slab {
+    /// A slab of slots of at least `bytes` bytes. Allocates nothing yet.
+    pub fn new(bytes: usize) -> Self {
+        Self { slot: bytes.next_multiple_of(ALIGN).max(ALIGN), chunks: Vec::new() }
+    }
+
+    /// Takes a zeroed slot.
+    ///
+    /// # Errors
+    /// When the system refuses memory for another chunk.
+    pub fn take(&mut self) -> io::Result<Slot> {
+        if let Some(slot) = self.chunks.iter().find_map(|chunk| chunk.take(self.slot)) {
+            return Ok(slot);
+        }
+        let chunk = Arc::new(Chunk::map(self.slot)?);
+        self.chunks.push(Arc::clone(&chunk));
+        chunk.take(self.slot).ok_or_else(|| io::Error::other("a fresh chunk has no free slot"))
+    }
+
+    /// Bytes of the slots in use.
+    pub fn used(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.in_use() * self.slot).sum()
+    }
+
+    /// Gives chunks without a slot in use back to the system.
+    pub fn trim(&mut self) {
+        self.chunks.retain(|chunk| chunk.in_use() > 0);
+    }
+}
+
+/// 64 slots in one anonymous mapping.
+struct Chunk {
+    memory: MmapMut,
+    /// Bit i set: slot i is free.
+    free: AtomicU64,
+    /// Bit i set: slot i was handed out before and may hold old bytes.
+    dirty: AtomicU64,
+}
+
+impl Chunk {
+    fn map(slot: usize) -> io::Result<Self> {
+        let memory = MmapOptions::new().len(slot * SLOTS).map_anon()?;
+        Ok(Self { memory, free: AtomicU64::new(u64::MAX), dirty: AtomicU64::new(0) })
+    }
+
+    fn in_use(&self) -> usize {
+        self.free.load(Ordering::Acquire).count_zeros() as usize
+    }
+
+    fn take(self: &Arc<Self>, bytes: usize) -> Option<Slot> {
+        let free = self.free.load(Ordering::Acquire);
+        if free == 0 {
+            return None;
+        }
+        let index = free.trailing_zeros() as usize;
+        let bit = 1 << index;
+        // Only the slab's owner takes, others only give back: the bit cannot be lost in between.
+        self.free.fetch_and(!bit, Ordering::AcqRel);
+        let mut slot = Slot { chunk: Arc::clone(self), index, bytes };
+        if self.dirty.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            slot.bytes_mut().fill(0);
+        }
+        Some(slot)
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({} of {SLOTS} in use)", self.in_use())
+    }
+}
+
+/// Exclusive ownership of one slot; dropping it gives the slot back.
+#[derive(Debug)]
+pub struct Slot {
+    chunk: Arc<Chunk>,
+    index: usize,
+    bytes: usize,
+}
+
+impl Slot {
+    /// The slot's bytes, 64-byte aligned.
+    pub fn bytes(&self) -> &[u8] {
+        let start = self.index * self.bytes;
+        // SAFETY: the range lies inside the chunk's mapping, which lives as long as `self.chunk`;
+        // a set bit is handed out once, so this slot is the range's only owner.
+        unsafe { std::slice::from_raw_parts(self.chunk.memory.as_ptr().add(start), self.bytes) }
+    }
+
+    /// The slot's bytes, 64-byte aligned, for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let start = self.index * self.bytes;
+        let base = self.chunk.memory.as_ptr().cast_mut();
+        // SAFETY: as in `bytes`; `&mut self` makes the only owner exclusive, and the mapping is
+        // private writable memory that nothing else refers to as a whole.
+        unsafe { std::slice::from_raw_parts_mut(base.add(start), self.bytes) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.chunk.free.fetch_or(1 << self.index, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reused_slot_is_zeroed() {
+        let mut slab = Slab::new(100);
+        let mut slot = slab.take().unwrap();
+        slot.bytes_mut().fill(7);
+        drop(slot);
+        assert!(slab.take().unwrap().bytes().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn slots_do_not_overlap_and_are_aligned() {
+        let mut slab = Slab::new(65);
+        let mut slots: Vec<_> = (0..130).map(|_| slab.take().unwrap()).collect();
+        for (i, slot) in slots.iter_mut().enumerate() {
+            slot.bytes_mut().fill(u8::try_from(i).unwrap());
+        }
+        for (i, slot) in slots.iter().enumerate() {
+            assert_eq!(slot.bytes().as_ptr() as usize % ALIGN, 0);
+            assert!(slot.bytes().iter().all(|byte| usize::from(*byte) == i));
+        }
+        assert_eq!(slab.used(), 130 * 128);
+    }
+
+    #[test]
+    fn a_chunk_without_slots_in_use_is_given_back() {
+        let mut slab = Slab::new(64);
+        let slots: Vec<_> = (0..65).map(|_| slab.take().unwrap()).collect();
+        assert_eq!(slab.chunks.len(), 2);
+        drop(slots);
+        slab.trim();
+        assert_eq!((slab.chunks.len(), slab.used()), (0, 0));
+    }
+
+    #[test]
+    fn slots_given_back_on_other_threads_are_found_again() {
+        let mut slab = Slab::new(64);
+        let slots: Vec<_> = (0..64).map(|_| slab.take().unwrap()).collect();
+        std::thread::spawn(move || drop(slots)).join().unwrap();
+        assert_eq!(slab.used(), 0);
+        let _again: Vec<_> = (0..64).map(|_| slab.take().unwrap()).collect();
+        assert_eq!(slab.chunks.len(), 1);
+    }
+}

@@ -1,0 +1,47 @@
+//! Read-only memory maps of files that nobody alters in place.
+//!
+//! A mapped file that shrinks kills its reader with SIGBUS. The callers keep to files that are
+//! never truncated: segments in the daemon's own 0700 directory, written once and only unlinked,
+//! and model files for as long as they are being repacked.
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+
+use memmap2::{Advice, Mmap, MmapOptions};
+
+/// A whole file, mapped for reading.
+#[derive(Debug)]
+pub struct Map(Mmap);
+
+impl Map {
+    /// Maps `len` bytes of `file` from its start. The descriptor may be closed afterwards.
+    ///
+    /// # Errors
+    /// When the file is shorter than `len`, or the system refuses.
+    pub fn open(file: &File, len: usize) -> io::Result<Self> {
+        let found = file.metadata()?.len();
+        if found < len as u64 {
+            let words = format!("file has {found} bytes, {len} were to be mapped");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, words));
+        }
+        // SAFETY: the mapping is read-only and the length was just checked; see the module's
+        // essay for why the file does not shrink while it is mapped.
+        let map = unsafe { MmapOptions::new().len(len).map(file)? };
+        Ok(Self(map))
+    }
+
+    /// Tells the system that all of it will be read soon, in order.
+    pub fn will_need(&self) {
+        // Advice may be refused without harm.
+        let _ = self.0.advise(Advice::WillNeed);
+    }
+}
+
+impl Deref for Map {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
