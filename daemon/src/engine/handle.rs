@@ -132,8 +132,8 @@ pub struct Question {
 pub struct Explanation {
     /// Prompt tokens in memory.
     pub memory: u32,
-    /// Prompt tokens that the disk seems to have, by name.
-    pub disk: u32,
+    /// Whether the disk seems to have more, by the names of its files.
+    pub disk: bool,
     /// Whether a record of the whole prompt is in memory.
     pub record: bool,
     /// Why no more.

@@ -246,6 +246,8 @@ pub struct Done {
     pub key: Option<RecordKey>,
     /// Values that saturated in f16 storage.
     pub saturated: u64,
+    /// Whether the sync that was asked for succeeded; `None` when none was asked for.
+    pub durable: Option<bool>,
     /// Where the time went.
     pub times: Times,
 }

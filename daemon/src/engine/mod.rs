@@ -1,7 +1,289 @@
 //! The engine: one thread that owns a model and all its sequences.
 //!
-//! Under construction.
+//! It admits, plans, runs, samples and settles, synchronously and in token ids; it knows neither
+//! text nor the wire, and nothing in it is shared but a mailbox, a state and a heartbeat
+//! ([`handle`]). What one thread owns needs no lock.
+//!
+//! ```text
+//!   mailbox ─▶ admit ─▶ (loader) ─▶ plan ─▶ forward ─▶ sample ─▶ settle ─▶ events
+//!                           ▲                                      │
+//!                           └───────────── index, store ◀──────────┘
+//! ```
+//!
+//! Reading order: [`job`] is what goes in and comes out, [`sequence`] is a request in flight,
+//! [`admit`], [`step`] and [`settle`] are its life.
+//!
+//! Invariants: the loop never waits for a disk or for a reader; cancels and deadlines are seen at
+//! every step; blocks are published only when all their rows are complete and the model file is
+//! still the one that was loaded.
 
 pub mod constraint;
-pub mod handle;
 pub mod job;
+pub mod sequence;
+pub mod handle;
+pub mod source;
+
+mod admit;
+mod flight;
+mod history;
+mod inquire;
+mod sampler;
+mod scheduler;
+mod settle;
+mod step;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tinygpt_kernels::Pool;
+use tokio::sync::watch;
+
+pub use self::handle::{EngineHandle, ModelInfo, State};
+pub use self::job::{Event, Job};
+pub use self::source::Source;
+
+use self::flight::Claims;
+use self::handle::{Message, Shared};
+use self::history::History;
+use self::job::Done;
+use self::sequence::{Phase, SeqId, Sequence};
+use self::source::Loaded;
+use crate::kv::codec::Codec;
+use crate::kv::index::{Budget, Index};
+use crate::kv::key::Fingerprint;
+use crate::kv::seq::Slabs;
+use crate::store::{Family, StoreHandle};
+
+/// How often an idle engine shows that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often an engine looks for cancels while its sequences wait for something.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// What an engine is told at start.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Most jobs that wait for admission.
+    pub queue: usize,
+    /// Most bytes of KV that admitted requests may come to own.
+    pub active_budget: usize,
+    /// Most heap bytes and mappings of cached blocks.
+    pub cache_budget: Budget,
+    /// How long a reader may leave its events unread.
+    pub stall: Duration,
+}
+
+/// One model and everything that runs on it.
+struct Engine {
+    settings: Settings,
+    source: Source,
+    pool: Arc<Pool>,
+    store: Option<StoreHandle>,
+    mailbox: mpsc::Receiver<Message>,
+    own: mpsc::Sender<Message>,
+    state: watch::Sender<State>,
+    shared: Arc<Shared>,
+    loaded: Loaded,
+    generation: u64,
+    /// The model file is no longer the one that was loaded: nothing is published any more.
+    stale: bool,
+    draining: Option<Instant>,
+    waiting: VecDeque<Job>,
+    sequences: Vec<Sequence>,
+    unsynced: HashMap<SeqId, Done>,
+    next: u64,
+    families: HashMap<Fingerprint, Arc<Family>>,
+    slabs: HashMap<Codec, Slabs>,
+    index: Index,
+    claims: Claims,
+    history: History,
+}
+
+/// Starts an engine. Jobs queue while its thread loads the model.
+pub fn spawn(
+    settings: Settings,
+    source: Source,
+    pool: Arc<Pool>,
+    store: Option<StoreHandle>,
+) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
+    let (own, mailbox) = mpsc::channel();
+    let (state, watched) = watch::channel(State::Loading);
+    let shared = Arc::new(Shared {
+        waiting: AtomicUsize::new(0),
+        limit: settings.queue,
+        beat: AtomicU64::new(0),
+        epoch: Instant::now(),
+    });
+    let handle = EngineHandle {
+        name: Arc::from(source.name.as_str()),
+        mailbox: own.clone(),
+        state: watched,
+        shared: Arc::clone(&shared),
+    };
+    let name = format!("engine {}", source.name);
+    let live = move || live(settings, source, pool, store, (own, mailbox), state, shared);
+    let thread = std::thread::Builder::new().name(name).spawn(live)?;
+    Ok((handle, thread))
+}
+
+/// An engine thread's whole life.
+fn live(
+    settings: Settings,
+    source: Source,
+    pool: Arc<Pool>,
+    store: Option<StoreHandle>,
+    (own, mailbox): (mpsc::Sender<Message>, mpsc::Receiver<Message>),
+    state: watch::Sender<State>,
+    shared: Arc<Shared>,
+) {
+    let _poison = Poison(state.clone());
+    let loaded = match source.load(1, &pool) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            tracing::error!(%error, "model not loaded");
+            state.send_replace(State::Failed(error.to_string()));
+            return;
+        }
+    };
+    state.send_replace(State::Ready(Arc::clone(&loaded.info)));
+    let engine = Engine {
+        index: Index::new(settings.cache_budget),
+        settings,
+        source,
+        pool,
+        store,
+        mailbox,
+        own,
+        state,
+        shared,
+        loaded,
+        generation: 1,
+        stale: false,
+        draining: None,
+        waiting: VecDeque::new(),
+        sequences: Vec::new(),
+        unsynced: HashMap::new(),
+        next: 0,
+        families: HashMap::new(),
+        slabs: HashMap::new(),
+        claims: Claims::default(),
+        history: History::default(),
+    };
+    engine.run();
+}
+
+/// Tells everyone that the thread died of a panic.
+struct Poison(watch::Sender<State>);
+
+impl Drop for Poison {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.send_replace(State::Poisoned);
+        }
+    }
+}
+
+impl Engine {
+    fn run(mut self) {
+        tracing::info!(model = self.source.name, load = ?self.loaded.info.load, "ready");
+        let mut busy = false;
+        while self.receive(busy) {
+            self.beat();
+            self.sweep();
+            self.bury();
+            self.watch_source();
+            if self.stale && self.sequences.is_empty() && !self.reload() {
+                return;
+            }
+            self.admit();
+            self.follow();
+            busy = self.step();
+            self.bury();
+            if self.draining.is_some() && self.sequences.is_empty() && self.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Takes in what has arrived, and waits for more when nothing can run. False when nobody can
+    /// ever send again.
+    fn receive(&mut self, busy: bool) -> bool {
+        if !busy {
+            let idle = self.sequences.is_empty() && self.waiting.is_empty() && !self.stale;
+            let patience = if idle { HEARTBEAT } else { GLANCE };
+            match self.mailbox.recv_timeout(patience) {
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        while let Ok(message) = self.mailbox.try_recv() {
+            self.take(message);
+        }
+        true
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Job(job) => self.waiting.push_back(*job),
+            Message::Restored(id, restored) => self.restored(id, restored),
+            Message::Published(blocks) => self.published(blocks),
+            Message::Durable(id, synced) => self.synced(id, synced),
+            Message::Remove(what, reply) => {
+                // An asker that is gone needs no answer; the same below.
+                let _ = reply.send(self.remove(&what));
+            }
+            Message::Explain(question, reply) => {
+                let _ = reply.send(self.explain(&question));
+            }
+            Message::Report(reply) => {
+                let _ = reply.send(self.report());
+            }
+            Message::Drain(deadline) => self.draining = Some(deadline),
+        }
+    }
+
+    fn beat(&self) {
+        let now = self.shared.epoch.elapsed().as_millis();
+        self.shared.beat.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// Notices that the model file was changed under its name.
+    fn watch_source(&mut self) {
+        if !self.stale && self.loaded.is_stale() {
+            tracing::warn!(model = self.source.name, "the model file changed: reloading");
+            self.stale = true;
+            self.state.send_replace(State::Loading);
+        }
+    }
+
+    /// Loads the model again. Jobs made for the old one are told so.
+    fn reload(&mut self) -> bool {
+        match self.source.load(self.generation + 1, &self.pool) {
+            Ok(loaded) => {
+                self.generation += 1;
+                self.stale = false;
+                self.index.clear();
+                self.families.clear();
+                self.slabs.clear();
+                self.claims = Claims::default();
+                self.state.send_replace(State::Ready(Arc::clone(&loaded.info)));
+                self.loaded = loaded;
+                true
+            }
+            Err(source::SourceError::Changed { .. }) => true,
+            Err(error) => {
+                tracing::error!(%error, "model not reloaded");
+                self.state.send_replace(State::Failed(error.to_string()));
+                false
+            }
+        }
+    }
+
+    fn position(&self, id: SeqId) -> Option<usize> {
+        self.sequences.iter().position(|sequence| sequence.id == id)
+    }
+}

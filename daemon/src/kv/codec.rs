@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use half::{bf16, f16};
 use tinygpt_kernels::attend::Element;
-use tinygpt_kernels::convert;
 
 /// The codec of a chain. All of these are plain: an element is stored by itself, so a block has
 /// its final bytes as soon as its rows are written, and sealing it changes nothing.
@@ -58,15 +58,24 @@ impl Codec {
                 0
             }
             Self::F16 => {
-                scatter(row, bytemuck::cast_slice_mut(to), start, stride, convert::f16_bits);
-                row.iter().filter(|x| convert::saturates_f16(**x)).count() as u64
+                scatter(row, bytemuck::cast_slice_mut(to), start, stride, saturating_f16);
+                row.iter().filter(|x| x.is_finite() && x.abs() > F16_MAX).count() as u64
             }
             Self::BF16 => {
-                scatter(row, bytemuck::cast_slice_mut(to), start, stride, convert::bf16_bits);
+                let narrow = |x| bf16::from_f32(x).to_bits();
+                scatter(row, bytemuck::cast_slice_mut(to), start, stride, narrow);
                 0
             }
         }
     }
+}
+
+const F16_MAX: f32 = 65_504.0;
+
+/// Rounds to nearest even; what is too large for `f16` becomes its largest value.
+fn saturating_f16(x: f32) -> u16 {
+    let x = if x.is_finite() { x.clamp(-F16_MAX, F16_MAX) } else { x };
+    f16::from_f32(x).to_bits()
 }
 
 fn scatter<T>(row: &[f32], to: &mut [T], start: usize, stride: usize, narrow: impl Fn(f32) -> T) {
@@ -92,5 +101,29 @@ impl FromStr for Codec {
     fn from_str(name: &str) -> Result<Self, UnknownCodec> {
         let known = Self::ALL.into_iter().find(|codec| codec.name() == name);
         known.ok_or_else(|| UnknownCodec(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_beyond_f16_saturate_and_are_counted() {
+        let mut to = [0u8; 8];
+        let row = [1e6, -70_000.0, 65_504.0, 1.0];
+        assert_eq!(Codec::F16.store(&row, &mut to, 0, 1), 2);
+        let stored: &[u16] = bytemuck::cast_slice(&to);
+        let stored: Vec<f32> = stored.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
+        assert_eq!(stored, [65_504.0, -65_504.0, 65_504.0, 1.0]);
+    }
+
+    #[test]
+    fn names_and_codecs_stand_for_each_other() {
+        for codec in Codec::ALL {
+            assert_eq!(codec.name().parse::<Codec>().unwrap(), codec);
+        }
+        assert!("q9".parse::<Codec>().unwrap_err().to_string().contains("q9"));
     }
 }

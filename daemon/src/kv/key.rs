@@ -62,12 +62,13 @@ macro_rules! fields {
 }
 
 fields! {
+    /// The vocabulary and its merges. First, because a changed tokenizer inside a model file
+    /// changes the file's contents as well.
+    tokenizer,
     /// The contents of the model file.
     weights,
     /// Everything in the configuration that changes the maths.
     config,
-    /// The vocabulary and its merges.
-    tokenizer,
     /// Adapter content and scale; empty without an adapter.
     adapter,
     /// The codec schedule (`kv_dtype`).

@@ -92,6 +92,8 @@ pub struct Save {
     pub blocks: Vec<Arc<Block>>,
     /// A record to keep with them.
     pub record: Option<Arc<Record>>,
+    /// Write blocks that are on disk already, and drop the old ones once the new are published.
+    pub replace: bool,
     /// Whether to sync.
     pub durability: Durability,
     /// Called on the writer thread with the same blocks, now backed by the mapped segment.

@@ -1,0 +1,374 @@
+//! From a queued job to a sequence that knows what it reuses.
+//!
+//! A job waits until its bytes fit into the active budget; first come, first served.
+//! Then the longest chain over memory and disk is found; what only the disk has goes to a loader
+//! first, and the sequence becomes runnable when its blocks are mapped and verified.
+//! If another sequence is computing the next block, this one follows it instead of computing it
+//! too.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::Engine;
+use super::handle::Message;
+use super::history::{Asked, divergence, reason_of};
+use super::job::{Admitted, Event, Failure, Job, Policy, Reason, Task, Verdict};
+use super::sequence::{Phase, SeqId, Sequence};
+use crate::kv::index::{Lent, Source};
+use crate::kv::layout::BLOCK;
+use crate::kv::record::Record;
+use crate::store::{Family, Lookalike, Relative, Restore, Restored, head_digest};
+
+impl Engine {
+    /// Admits queued jobs while their bytes fit.
+    pub(super) fn admit(&mut self) {
+        while let Some(job) = self.waiting.pop_front() {
+            if let Some(failure) = self.refusal(&job) {
+                self.refuse(&job, failure);
+                continue;
+            }
+            let family = self.family(&job);
+            let needed = needed_bytes(&job, &family);
+            if needed > self.settings.active_budget {
+                let (needed, budget) = (needed as u64, self.settings.active_budget as u64);
+                self.refuse(&job, Failure::TooLarge { needed, budget });
+                continue;
+            }
+            let reserved: usize = self.sequences.iter().map(|sequence| sequence.reserved).sum();
+            if reserved + needed > self.settings.active_budget {
+                self.waiting.push_front(job);
+                return;
+            }
+            self.enter(job, family, needed);
+        }
+    }
+
+    fn refusal(&self, job: &Job) -> Option<Failure> {
+        if job.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Some(Failure::Deadline { tokens: 0, kept: 0 });
+        }
+        if self.draining.is_some() {
+            return Some(Failure::Draining);
+        }
+        (job.generation != self.generation || self.stale).then_some(Failure::Reloaded)
+    }
+
+    fn refuse(&self, job: &Job, failure: Failure) {
+        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        let _ = job.events.try_send(Event::Failed(failure));
+    }
+
+    fn family(&mut self, job: &Job) -> Arc<Family> {
+        let fields = self.loaded.info.fields(job.codec, &job.namespace);
+        let fingerprint = fields.fingerprint();
+        let layout = self.loaded.info.layout(job.codec);
+        let family = self.families.entry(fingerprint).or_insert_with(|| {
+            let family = Family { fingerprint, fields, layout: Arc::clone(layout) };
+            if let Some(store) = &self.store {
+                store.declare(&family);
+            }
+            Arc::new(family)
+        });
+        Arc::clone(family)
+    }
+
+    fn enter(&mut self, job: Job, family: Arc<Family>, reserved: usize) {
+        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.next += 1;
+        let sequence = Sequence::new(SeqId(self.next), job, family, reserved);
+        self.sequences.push(sequence);
+        let at = self.sequences.len() - 1;
+        if self.sequences[at].reads_cache() {
+            self.attach_known(at);
+            if self.ask_disk(at) {
+                return;
+            }
+        }
+        self.go_on(at);
+    }
+
+    /// Sends a loader after what memory does not have. Whether there is anything to wait for.
+    fn ask_disk(&mut self, at: usize) -> bool {
+        let sequence = &mut self.sequences[at];
+        let Some(store) = &self.store else { return false };
+        let record = sequence.prompt_key();
+        let whole = sequence.kv.sealed().len() == sequence.prompt() / BLOCK;
+        if whole && self.index.record(&record, sequence.prompt_tail()).is_some() {
+            return false;
+        }
+        let restore = Restore {
+            family: Arc::clone(&sequence.family),
+            tokens: Arc::clone(&sequence.job.tokens),
+            keys: Arc::from(&sequence.keys[..]),
+            from: sequence.kv.sealed().len(),
+        };
+        if !store.may_have(&restore, Some(record)) {
+            return false;
+        }
+        let (id, mailbox) = (sequence.id, self.own.clone());
+        let reply = move |restored| {
+            // An engine that is gone needs no answer.
+            let _ = mailbox.send(Message::Restored(id, restored));
+        };
+        store.restore(restore, Box::new(reply));
+        sequence.phase = Phase::Restoring;
+        sequence.restoring = Some(Instant::now());
+        true
+    }
+
+    /// Takes in what a loader found, and goes on with the sequence that asked.
+    pub(super) fn restored(&mut self, id: SeqId, restored: Restored) {
+        let Restored { blocks, partial, record, corrupt, io_error } = restored;
+        for block in blocks.into_iter().chain(partial) {
+            self.index.insert(block, Source::Disk);
+        }
+        if let Some(record) = record {
+            self.index.insert_record(record, Source::Disk);
+        }
+        let Some(at) = self.position(id) else { return };
+        let sequence = &mut self.sequences[at];
+        if let Some(since) = sequence.restoring.take() {
+            sequence.times.load += since.elapsed();
+        }
+        let damage = corrupt.then_some(Reason::CorruptQuarantined);
+        sequence.observed = damage.or(io_error.then_some(Reason::IoError));
+        self.go_on(at);
+    }
+
+    /// Decides how a sequence without rows of its own goes on.
+    pub(super) fn go_on(&mut self, at: usize) {
+        if self.sequences[at].reads_cache() {
+            self.attach_known(at);
+            if self.try_record(at) {
+                return self.announce(at);
+            }
+            if self.is_claimed(at) {
+                self.sequences[at].phase = Phase::Following;
+                return;
+            }
+            self.lend(at);
+        }
+        let sequence = &mut self.sequences[at];
+        sequence.cached = sequence.kv.len();
+        sequence.phase = Phase::Prefill;
+        // Shared blocks are charged to whoever computed them.
+        let shared = sequence.kv.sealed().len() * sequence.family.layout.block_bytes();
+        sequence.reserved = sequence.reserved.saturating_sub(shared);
+        if sequence.publishes() {
+            let from = sequence.kv.sealed().len();
+            let prompt = &sequence.keys[from..];
+            self.claims.claim(sequence.id, prompt, sequence.prompt_key());
+        }
+        self.announce(at);
+    }
+
+    /// Lets followers attach what has appeared, and take over what was given up.
+    pub(super) fn follow(&mut self) {
+        for at in 0..self.sequences.len() {
+            if self.sequences[at].phase == Phase::Following {
+                self.go_on(at);
+            }
+        }
+    }
+
+    /// Attaches every whole block that memory has and that leaves a row to compute, or all of
+    /// them when a record makes computing needless.
+    fn attach_known(&mut self, at: usize) {
+        let sequence = &mut self.sequences[at];
+        let whole = sequence.prompt() / BLOCK;
+        let has_record = self.complete_record(at).is_some();
+        let sequence = &mut self.sequences[at];
+        let usable = if has_record { whole } else { (sequence.prompt() - 1) / BLOCK };
+        let have = sequence.kv.sealed().len();
+        if have >= usable {
+            return;
+        }
+        let keys = &sequence.keys[have..usable];
+        let found = self.index.longest(keys, &sequence.job.tokens[have * BLOCK..]);
+        let sources = self.index.touch(&found);
+        for (block, source) in found.into_iter().zip(sources) {
+            sequence.kv.attach(block);
+            sequence.count_reuse(BLOCK, source);
+        }
+    }
+
+    fn complete_record(&self, at: usize) -> Option<Arc<Record>> {
+        let sequence = &self.sequences[at];
+        let record = self.index.record(&sequence.prompt_key(), sequence.prompt_tail())?;
+        record.hidden.is_some().then_some(record)
+    }
+
+    /// Uses a record of the whole prompt: no layer runs at all.
+    fn try_record(&mut self, at: usize) -> bool {
+        let Some(record) = self.complete_record(at) else { return false };
+        let sequence = &mut self.sequences[at];
+        if sequence.kv.sealed().len() < sequence.prompt() / BLOCK {
+            return false;
+        }
+        let slabs = self.slabs.entry(sequence.job.codec);
+        let slabs = slabs.or_insert_with(|| super::Slabs::new(&sequence.family.layout));
+        let rows = record.tail.len();
+        if let Err(error) = sequence.kv.restore_tail(&record.rows, rows, rows, slabs) {
+            tracing::warn!(%error, "no memory for a recorded tail");
+            return false;
+        }
+        let source = self.index.touch_record(&record.key);
+        sequence.count_reuse(rows, source);
+        sequence.cached = sequence.kv.len();
+        sequence.hidden.clone_from(&record.hidden);
+        sequence.phase = Phase::Head;
+        true
+    }
+
+    /// Whether another sequence is computing what this one needs next.
+    fn is_claimed(&self, at: usize) -> bool {
+        let sequence = &self.sequences[at];
+        let next = sequence.kv.sealed().len();
+        let owner = match sequence.keys.get(next) {
+            Some(key) if self.claims.block(key).is_some() => self.claims.block(key),
+            _ if next < (sequence.prompt() - 1) / BLOCK => None,
+            _ => self.claims.record(&sequence.prompt_key()),
+        };
+        owner.is_some_and(|owner| owner != sequence.id)
+    }
+
+    /// Copies the rows that a relative has in common behind the last whole block.
+    fn lend(&mut self, at: usize) {
+        let sequence = &mut self.sequences[at];
+        let have = sequence.kv.sealed().len();
+        let rest = &sequence.job.tokens[have * BLOCK..];
+        let Some(lent) = self.index.lend(&sequence.parent(have), rest, rest.len() - 1) else {
+            return;
+        };
+        let slabs = self.slabs.entry(sequence.job.codec);
+        let slabs = slabs.or_insert_with(|| super::Slabs::new(&sequence.family.layout));
+        let copied = match &lent {
+            Lent::Block(block, rows) => sequence.kv.lend(block, *rows, slabs),
+            Lent::Tail(record, rows) => {
+                sequence.kv.restore_tail(&record.rows, record.tail.len(), *rows, slabs)
+            }
+        };
+        if let Err(error) = copied {
+            tracing::warn!(%error, "no memory for lent rows");
+            return;
+        }
+        let source = match &lent {
+            Lent::Block(block, _) => self.index.touch(std::slice::from_ref(block))[0],
+            Lent::Tail(record, _) => self.index.touch_record(&record.key),
+        };
+        sequence.count_reuse(lent.rows(), source);
+        if sequence.observed.is_none() {
+            sequence.observed = Some(self.part_from(at, &lent));
+        }
+    }
+
+    /// How the prompt goes on differently from the relative that lent rows.
+    fn part_from(&self, at: usize, lent: &Lent) -> Reason {
+        let sequence = &self.sequences[at];
+        let start = sequence.kv.sealed().len() * BLOCK;
+        let ours = &sequence.job.tokens[start..];
+        let theirs = match lent {
+            Lent::Block(block, _) => &block.tokens[..],
+            Lent::Tail(record, _) => &record.tail[..],
+        };
+        let shared = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+        if shared == ours.len() {
+            return Reason::NoRecord;
+        }
+        if shared == theirs.len() {
+            return Reason::Extended;
+        }
+        let mut parting = divergence(ours, theirs, shared);
+        parting.at += u32::try_from(start).unwrap_or(u32::MAX);
+        Reason::Diverged(parting)
+    }
+
+    /// Tells the reader what is reused; once.
+    fn announce(&mut self, at: usize) {
+        let reason = self.reason(at);
+        let sequence = &mut self.sequences[at];
+        sequence.reuse.reason = reason;
+        sequence.reuse.verdict = verdict(sequence);
+        if !std::mem::replace(&mut sequence.announced, true) {
+            let queued = sequence.times.queue;
+            let reuse = sequence.reuse.clone();
+            sequence.tell(Event::Admitted(Admitted { queued, reuse }));
+        }
+    }
+
+    /// Why less than the whole prompt is reused; what was observed comes before what is likely.
+    fn reason(&self, at: usize) -> Option<Reason> {
+        let sequence = &self.sequences[at];
+        match sequence.job.policy {
+            Policy::Bypass => return Some(Reason::PolicyBypass),
+            Policy::Refresh => return Some(Reason::PolicyRefresh),
+            Policy::Use | Policy::ReadOnly => {}
+        }
+        if sequence.phase == Phase::Head {
+            return None;
+        }
+        if let Some(observed) = &sequence.observed {
+            return Some(observed.clone());
+        }
+        let asked = Asked {
+            fields: &sequence.family.fields,
+            tokens: &sequence.job.tokens,
+            text: sequence.job.text,
+            cached: sequence.cached,
+        };
+        let told = self.history.explain(&asked).or_else(|| self.relative(sequence));
+        let silent = if sequence.cached == 0 { Reason::NoEntry } else { Reason::Extended };
+        Some(told.unwrap_or(silent))
+    }
+
+    fn relative(&self, sequence: &Sequence) -> Option<Reason> {
+        if sequence.cached > 0 {
+            return None;
+        }
+        let lookalike = Lookalike {
+            fields: sequence.family.fields,
+            head: head_digest(&sequence.job.tokens),
+            text: sequence.job.text,
+        };
+        Some(match self.store.as_ref()?.relative(&lookalike)? {
+            Relative::Differs(field) => reason_of(field),
+            Relative::Evicted => Reason::Evicted,
+        })
+    }
+}
+
+impl Sequence {
+    fn count_reuse(&mut self, tokens: usize, source: Source) {
+        let counter = match source {
+            _ if self.phase == Phase::Following => &mut self.reuse.joined,
+            Source::Memory => &mut self.reuse.memory,
+            Source::Disk => &mut self.reuse.disk,
+        };
+        *counter += u32::try_from(tokens).unwrap_or(u32::MAX);
+    }
+}
+
+fn verdict(sequence: &Sequence) -> Verdict {
+    let (reuse, full) = (&sequence.reuse, sequence.phase == Phase::Head);
+    match sequence.job.policy {
+        Policy::Bypass => Verdict::Bypassed,
+        _ if reuse.joined > 0 => Verdict::Joined,
+        _ if full && reuse.disk > 0 => Verdict::FullDisk,
+        _ if full => Verdict::FullMemory,
+        _ if reuse.disk > 0 => Verdict::PartialDisk,
+        _ if reuse.memory > 0 => Verdict::PartialMemory,
+        _ => Verdict::Cold,
+    }
+}
+
+/// Bytes of the blocks that a job may come to own: its whole prompt and text, and one block that
+/// is being filled.
+fn needed_bytes(job: &Job, family: &Family) -> usize {
+    let text = match &job.task {
+        Task::Sample(sampling) => sampling.max_tokens as usize,
+        Task::Score { .. } => 0,
+    };
+    let blocks = (job.tokens.len() + text).div_ceil(BLOCK) + 1;
+    blocks * family.layout.block_bytes()
+}

@@ -1,0 +1,206 @@
+//! One request in flight: its tokens, its cache, and where it stands.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::job::{Event, Job, Persist, Policy, Reason, Reuse, Sampling, Task, Times};
+use crate::kv::key::{BlockKey, BlockTokens, RecordKey, chain};
+use crate::kv::layout::BLOCK;
+use crate::kv::seq::KvSeq;
+use crate::store::Family;
+
+/// Names a sequence for as long as its engine lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct SeqId(pub u64);
+
+/// Where a sequence stands. Only `Prefill`, `Head` and `Decode` take part in steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// A loader looks for its blocks.
+    Restoring,
+    /// Another sequence is computing its next block.
+    Following,
+    /// Prompt rows are missing.
+    Prefill,
+    /// A record gave the final hidden state: only the output head is missing.
+    Head,
+    /// The last token was sampled and is to be run.
+    Decode,
+    /// The reply is complete; a sync is awaited.
+    Syncing,
+    /// Over.
+    Ended,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub struct Sequence {
+    pub(super) id: SeqId,
+    pub(super) job: Job,
+    pub(super) family: Arc<Family>,
+    pub(super) phase: Phase,
+    /// The prompt, then what was generated. The last generated token has no rows yet.
+    pub(super) tokens: Vec<u32>,
+    /// The keys of the whole blocks of the prompt, then of generated blocks as they are sealed.
+    pub(super) keys: Vec<BlockKey>,
+    pub(super) kv: KvSeq,
+    /// Bytes charged against the active budget.
+    pub(super) reserved: usize,
+    pub(super) reuse: Reuse,
+    /// Prompt tokens whose rows were here before this sequence computed any.
+    pub(super) cached: usize,
+    /// The final hidden state that a record gave.
+    pub(super) hidden: Option<Vec<f32>>,
+    /// Sealed blocks that were handed to the store.
+    pub(super) saved: usize,
+    pub(super) generated: u32,
+    pub(super) times: Times,
+    pub(super) first_token: Option<Instant>,
+    pub(super) last_token: Option<Instant>,
+    /// Since when its reader has left no room for events.
+    pub(super) stalled: Option<Instant>,
+    pub(super) restoring: Option<Instant>,
+    pub(super) announced: bool,
+    pub(super) progress: Option<Instant>,
+    /// What was seen to limit the reuse: a damaged file, or where a relative goes on differently.
+    pub(super) observed: Option<Reason>,
+}
+
+impl Sequence {
+    /// A sequence with an empty cache.
+    pub(super) fn new(id: SeqId, job: Job, family: Arc<Family>, reserved: usize) -> Self {
+        let tokens = job.tokens.to_vec();
+        let keys = chain(&family.fingerprint, &tokens);
+        let kv = KvSeq::new(Arc::clone(&family.layout));
+        let times = Times { queue: job.received.elapsed(), ..Times::default() };
+        Self {
+            id,
+            job,
+            family,
+            phase: Phase::Prefill,
+            tokens,
+            keys,
+            kv,
+            reserved,
+            reuse: Reuse::default(),
+            cached: 0,
+            hidden: None,
+            saved: 0,
+            generated: 0,
+            times,
+            first_token: None,
+            last_token: None,
+            stalled: None,
+            restoring: None,
+            announced: false,
+            progress: None,
+            observed: None,
+        }
+    }
+
+    /// Prompt tokens.
+    pub(super) fn prompt(&self) -> usize {
+        self.job.tokens.len()
+    }
+
+    /// The name of the block before block `index`.
+    pub(super) fn parent(&self, index: usize) -> BlockKey {
+        match index.checked_sub(1) {
+            Some(before) => self.keys[before],
+            None => BlockKey::root(&self.family.fingerprint),
+        }
+    }
+
+    /// The ids behind the last whole block of the prompt.
+    pub(super) fn prompt_tail(&self) -> &[u32] {
+        &self.job.tokens[self.prompt() / BLOCK * BLOCK..]
+    }
+
+    /// The name of the prompt.
+    pub(super) fn prompt_key(&self) -> RecordKey {
+        let last = self.parent(self.prompt() / BLOCK);
+        RecordKey::new(&self.family.fingerprint, &last, self.prompt_tail())
+    }
+
+    /// Rows that the next steps have to compute.
+    pub(super) fn debt(&self) -> usize {
+        match self.phase {
+            Phase::Prefill => self.prompt() - self.kv.len(),
+            Phase::Decode => 1,
+            _ => 0,
+        }
+    }
+
+    /// Whether hits count.
+    pub(super) fn reads_cache(&self) -> bool {
+        matches!(self.job.policy, Policy::Use | Policy::ReadOnly) && !self.scores()
+    }
+
+    /// Whether its blocks are for others, too.
+    pub(super) fn publishes(&self) -> bool {
+        matches!(self.job.policy, Policy::Use | Policy::Refresh)
+    }
+
+    /// Whether its blocks go to the disk.
+    pub(super) fn persists(&self) -> bool {
+        self.publishes() && self.job.persist != Persist::No
+    }
+
+    /// Whether it wants the log-probabilities of its prompt.
+    pub(super) fn scores(&self) -> bool {
+        matches!(self.job.task, Task::Score { .. })
+    }
+
+    /// How tokens are chosen, when any are.
+    pub(super) fn sampling(&self) -> Option<&Sampling> {
+        match &self.job.task {
+            Task::Sample(sampling) => Some(sampling),
+            Task::Score { .. } => None,
+        }
+    }
+
+    /// Seals the first open block if its rows are complete, under the name that its tokens give.
+    pub(super) fn seal_next(&mut self) -> Option<Arc<crate::kv::block::Block>> {
+        if self.kv.tail_len() < BLOCK {
+            return None;
+        }
+        let index = self.kv.sealed().len();
+        let parent = self.parent(index);
+        let tokens: BlockTokens = *self.tokens[index * BLOCK..].first_chunk()?;
+        let key = parent.child(&self.family.fingerprint, &tokens);
+        self.keys.truncate(index.max(self.prompt() / BLOCK));
+        if index == self.keys.len() {
+            self.keys.push(key);
+        }
+        Some(self.kv.seal(key, parent, tokens))
+    }
+
+    /// Whether its reader has gone.
+    pub(super) fn abandoned(&self) -> bool {
+        self.job.events.is_closed()
+    }
+
+    /// Sends an event. A reader that is gone is noticed at the next step.
+    pub(super) fn tell(&self, event: Event) {
+        let _ = self.job.events.try_send(event);
+    }
+
+    /// Whether its reader has room for a few more events.
+    pub(super) fn has_room(&self) -> bool {
+        self.job.events.capacity() > 4
+    }
+
+    /// The times of a reply that ends now.
+    pub(super) fn final_times(&self) -> Times {
+        let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to - from,
+            _ => Duration::ZERO,
+        };
+        Times {
+            first: between(Some(self.job.received), self.first_token),
+            decode: between(self.first_token, self.last_token),
+            total: self.job.received.elapsed(),
+            ..self.times
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Where an engine's model comes from, who it is, and whether it is still the same.
+//!
+//! A model's identity is the hash of its file's contents, so a renamed or copied file still hits
+//! and a retrained one misses. The file's stamp (device, inode, size and times) tells cheaply that
+//! it changed; it is looked at again before anything is published under the old name.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tinygpt_kernels::Pool;
+
+use super::handle::ModelInfo;
+use crate::kv::codec::Codec;
+use crate::kv::key::{Digest, Fields};
+use crate::kv::layout::Layout;
+use crate::model::load::{Checkpoint, LoadError};
+use crate::model::{Model, assemble, load};
+use crate::sys::mmap::Map;
+
+/// The reference arithmetic's version: part of every fingerprint.
+const NUMERICS: &str = "exact-1";
+
+/// A model to serve.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The name that requests use.
+    pub name: String,
+    /// The file; `None` for the built-in model.
+    pub path: Option<PathBuf>,
+    /// The codec of requests that name none.
+    pub codec: Codec,
+}
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The file could not be opened or mapped.
+    #[error("cannot read model {path}: {error}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file is not a model that can be served.
+    #[error("cannot load model {name}: {error}")]
+    Load {
+        /// The file, or the model's name.
+        name: String,
+        /// What is wrong with it.
+        error: LoadError,
+    },
+    /// The file was being written while it was read.
+    #[error("model {path} changed while it was being read", path = path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Tells two states of one file apart without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(&std::fs::metadata(path)?))
+    }
+}
+
+/// A model in memory, with everything that names it.
+pub(super) struct Loaded {
+    pub(super) model: Box<dyn Model>,
+    pub(super) info: Arc<ModelInfo>,
+    stamp: Option<Stamp>,
+}
+
+impl Loaded {
+    /// Whether the file is no longer the one that was loaded. A file that is gone has not
+    /// changed: its weights are in memory.
+    pub(super) fn is_stale(&self) -> bool {
+        let (Some(path), Some(stamp)) = (&self.info.path, self.stamp) else { return false };
+        Stamp::of(path).is_ok_and(|now| now != stamp)
+    }
+}
+
+impl Source {
+    /// Reads, hashes and assembles the model.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no model that can be served, or changed meanwhile.
+    pub(super) fn load(&self, generation: u64, pool: &Pool) -> Result<Loaded, SourceError> {
+        let started = Instant::now();
+        let Some(path) = &self.path else {
+            let (checkpoint, weights) = self.read(load::BUILTIN, pool)?;
+            let size = load::BUILTIN.len() as u64;
+            let took = started.elapsed();
+            return Ok(self.assemble(checkpoint, weights, generation, (size, None), took));
+        };
+        let unreadable = |error| SourceError::Read { path: path.clone(), error };
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        if metadata.is_dir() {
+            return Err(unreadable(io::Error::other("it is a directory")));
+        }
+        let (stamp, size) = (Stamp::new(&metadata), metadata.len());
+        let map = map_whole(&file, size).map_err(unreadable)?;
+        let (checkpoint, weights) = self.read(&map, pool)?;
+        if Stamp::of(path).map_err(unreadable)? != stamp {
+            return Err(SourceError::Changed { path: path.clone() });
+        }
+        let took = started.elapsed();
+        Ok(self.assemble(checkpoint, weights, generation, (size, Some(stamp)), took))
+    }
+
+    /// Unpacks the file's bytes, and hashes them in the shadow of that.
+    fn read(&self, bytes: &[u8], pool: &Pool) -> Result<(Checkpoint, Digest), SourceError> {
+        let hash = || Digest(*blake3::Hasher::new().update_rayon(bytes).finalize().as_bytes());
+        std::thread::scope(|scope| {
+            let hash = scope.spawn(hash);
+            let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
+            let digest = hash.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok((checkpoint, digest))
+        })
+    }
+
+    fn refuse(&self, error: LoadError) -> SourceError {
+        let path = self.path.as_ref().map(|path| path.display().to_string());
+        SourceError::Load { name: path.unwrap_or_else(|| self.name.clone()), error }
+    }
+
+    fn assemble(
+        &self,
+        checkpoint: Checkpoint,
+        weights: Digest,
+        generation: u64,
+        (file_bytes, stamp): (u64, Option<Stamp>),
+        load: Duration,
+    ) -> Loaded {
+        let fields = Fields {
+            weights,
+            config: Digest::of("config", &checkpoint.config_digest_input),
+            tokenizer: Digest::of("tokenizer", &checkpoint.vocabulary_digest_input),
+            adapter: Digest::of("adapter", b""),
+            numerics: Digest::of("numerics", NUMERICS.as_bytes()),
+            window: Digest::of("window", b"full"),
+            rope: Digest::of("rope", b"as configured"),
+            ..Fields::default()
+        };
+        let model = assemble(checkpoint.weights);
+        let layers = model.layers();
+        let layouts = Codec::ALL.map(|codec| Arc::new(Layout::new(codec, &layers))).to_vec();
+        let info = ModelInfo {
+            name: self.name.clone(),
+            generation,
+            path: self.path.clone(),
+            architecture: checkpoint.architecture,
+            quantisation: checkpoint.quantisation,
+            context: model.context(),
+            vocab: model.vocab(),
+            file_bytes,
+            weight_bytes: model.weight_bytes() as u64,
+            load,
+            heads: model.heads(),
+            vocabulary: checkpoint.vocabulary,
+            layouts,
+            fields,
+            numerics: NUMERICS,
+            default_codec: self.codec,
+        };
+        Loaded { model, info: Arc::new(info), stamp }
+    }
+}
+
+fn map_whole(file: &File, size: u64) -> io::Result<Map> {
+    if size == 0 {
+        return Err(io::Error::other("the file is empty"));
+    }
+    let len = usize::try_from(size).map_err(io::Error::other)?;
+    let map = Map::open(file, len)?;
+    map.will_need();
+    Ok(map)
+}

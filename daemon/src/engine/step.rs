@@ -1,0 +1,208 @@
+//! One step: plan, gather, forward, sample.
+
+use std::time::{Duration, Instant};
+
+use super::Engine;
+use super::Slabs;
+use super::job::{Event, Failure, Finish, Task, Token};
+use super::sampler;
+use super::scheduler::{Runnable, plan};
+use super::sequence::{Phase, Sequence};
+use crate::kv::codec::Codec;
+use crate::model::Batch;
+
+/// How often progress is told.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// Runs every runnable sequence once. Whether there was one.
+    pub(super) fn step(&mut self) -> bool {
+        let rows = self.plan();
+        let heads = self.sequences.iter().any(|s| s.phase == Phase::Head && s.has_room());
+        if rows.iter().all(|rows| *rows == 0) && !heads {
+            return false;
+        }
+        self.watch_source();
+        self.run_heads();
+        // A batch has one codec: its sequences' blocks are read by one kernel.
+        for codec in Codec::ALL {
+            self.run_rows(codec, &rows);
+        }
+        true
+    }
+
+    fn plan(&self) -> Vec<usize> {
+        let runnable = |sequence: &Sequence| Runnable {
+            debt: if sequence.has_room() { sequence.debt() } else { 0 },
+            decodes: sequence.phase == Phase::Decode,
+            all_logits: sequence.scores(),
+        };
+        plan(&self.sequences.iter().map(runnable).collect::<Vec<_>>())
+    }
+
+    /// Samples the first token of sequences whose hidden state a record gave: no layer runs.
+    fn run_heads(&mut self) {
+        for at in 0..self.sequences.len() {
+            let sequence = &mut self.sequences[at];
+            if sequence.phase != Phase::Head || !sequence.has_room() {
+                continue;
+            }
+            let Some(hidden) = sequence.hidden.take() else { continue };
+            self.after_prompt(at, &hidden);
+        }
+    }
+
+    fn run_rows(&mut self, codec: Codec, rows: &[usize]) {
+        let members = self.members(codec, rows);
+        if members.is_empty() {
+            return;
+        }
+        let batch = self.gather(&members);
+        let started = Instant::now();
+        let hidden = self.forward(&batch, &members);
+        let took = started.elapsed();
+        let width = self.loaded.model.width();
+        let mut wanted = hidden.chunks_exact(width);
+        for ((at, rows), slice) in members.iter().zip(&batch.slices) {
+            let count = batch.wanted.iter().filter(|row| slice.contains(row)).count();
+            let hidden: Vec<f32> = wanted.by_ref().take(count).flatten().copied().collect();
+            self.settle_rows(*at, *rows, &hidden, took);
+        }
+    }
+
+    /// The sequences that run now, with their rows; those that get no memory fail.
+    fn members(&mut self, codec: Codec, rows: &[usize]) -> Vec<(usize, usize)> {
+        let mut members = Vec::new();
+        for (at, rows) in rows.iter().enumerate() {
+            let sequence = &mut self.sequences[at];
+            if *rows == 0 || sequence.job.codec != codec {
+                continue;
+            }
+            let layout = &sequence.family.layout;
+            let slabs = self.slabs.entry(codec).or_insert_with(|| Slabs::new(layout));
+            match sequence.kv.reserve(sequence.kv.len() + rows, slabs) {
+                Ok(()) => members.push((at, *rows)),
+                Err(error) => self.fail(at, Failure::Memory(error.to_string())),
+            }
+        }
+        members
+    }
+
+    fn gather(&self, members: &[(usize, usize)]) -> Batch {
+        let mut batch = Batch::default();
+        for (at, rows) in members {
+            let sequence = &self.sequences[*at];
+            let (row, start) = (batch.tokens.len(), sequence.kv.len());
+            let end = start + rows;
+            batch.tokens.extend(&sequence.tokens[start..end]);
+            batch.slices.push(row..row + rows);
+            let last = sequence.tokens.len() - 1;
+            let wanted = |position: &usize| match sequence.scores() {
+                true => *position < last,
+                false => *position == last,
+            };
+            batch.wanted.extend((start..end).filter(wanted).map(|p| row + p - start));
+        }
+        batch
+    }
+
+    fn forward(&mut self, batch: &Batch, members: &[(usize, usize)]) -> Vec<f32> {
+        let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|(m, _)| m == at);
+        let sequences = self.sequences.iter_mut().enumerate().filter(chosen);
+        let mut kv: Vec<_> = sequences.map(|(_, sequence)| &mut sequence.kv).collect();
+        self.loaded.model.forward(&self.pool, batch, &mut kv)
+    }
+
+    /// Counts the rows that `at` has computed, and does what follows from them.
+    fn settle_rows(&mut self, at: usize, rows: usize, hidden: &[f32], took: Duration) {
+        let sequence = &mut self.sequences[at];
+        let start = sequence.kv.len();
+        sequence.kv.advance(rows);
+        if sequence.phase == Phase::Prefill {
+            sequence.times.prefill += took;
+        }
+        self.publish(at);
+        let sequence = &self.sequences[at];
+        let done = sequence.kv.len() == sequence.tokens.len();
+        match (&sequence.job.task, sequence.phase) {
+            (Task::Score { top }, _) => {
+                let top = *top;
+                self.score(at, start, hidden, top, done);
+            }
+            (_, Phase::Prefill) if done => {
+                self.keep_prompt(at, hidden);
+                self.after_prompt(at, hidden);
+            }
+            (_, Phase::Prefill) => self.tell_progress(at),
+            _ => self.sample(at, hidden),
+        }
+    }
+
+    /// The prompt is complete: generate, unless nothing was asked for.
+    fn after_prompt(&mut self, at: usize, hidden: &[f32]) {
+        let wanted = self.sequences[at].sampling().map_or(0, |sampling| sampling.max_tokens);
+        if wanted == 0 {
+            return self.finish(at, Finish::Length);
+        }
+        self.sample(at, hidden);
+    }
+
+    fn sample(&mut self, at: usize, hidden: &[f32]) {
+        let logits = self.loaded.model.head(&self.pool, hidden);
+        let context = self.loaded.info.context;
+        let sequence = &mut self.sequences[at];
+        let position = sequence.tokens.len();
+        let (prompt, generated) = sequence.tokens.split_at(sequence.job.tokens.len());
+        let Task::Sample(sampling) = &mut sequence.job.task else { return };
+        let token = sampler::choose(&logits, sampling, prompt, generated, position as u64);
+        let id = token.id;
+        if sampling.stop_tokens.contains(&id) {
+            return self.finish(at, Finish::Stop);
+        }
+        let verdict = sampling.constraint.as_mut().map(|constraint| constraint.accept(id));
+        let limit = sampling.max_tokens;
+        sequence.push(token);
+        if verdict == Some(super::constraint::Verdict::Stop) {
+            self.finish(at, Finish::Stop);
+        } else if sequence.generated >= limit || sequence.tokens.len() >= context {
+            self.finish(at, Finish::Length);
+        }
+    }
+
+    /// Tells the log-probability of the token after each row.
+    fn score(&mut self, at: usize, start: usize, hidden: &[f32], top: usize, done: bool) {
+        let logits = self.loaded.model.head(&self.pool, hidden);
+        let sequence = &self.sequences[at];
+        for (row, logits) in logits.chunks_exact(self.loaded.info.vocab).enumerate() {
+            let id = sequence.tokens[start + row + 1];
+            sequence.tell(Event::Scored(sampler::describe(logits, id, Some(top))));
+        }
+        if done {
+            self.finish(at, Finish::Length);
+        }
+    }
+
+    fn tell_progress(&mut self, at: usize) {
+        let sequence = &mut self.sequences[at];
+        if sequence.progress.is_some_and(|told| told.elapsed() < PROGRESS) {
+            return;
+        }
+        sequence.progress = Some(Instant::now());
+        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        let (done, total) = (count(sequence.kv.len()), count(sequence.prompt()));
+        sequence.tell(Event::Progress { done, total });
+    }
+}
+
+impl Sequence {
+    /// Takes the sampled token in; it runs in the next step.
+    fn push(&mut self, token: Token) {
+        let now = Instant::now();
+        self.tokens.push(token.id);
+        self.generated += 1;
+        self.phase = Phase::Decode;
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+        self.tell(Event::Token(token));
+    }
+}

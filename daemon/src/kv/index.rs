@@ -1,0 +1,470 @@
+//! The index: which blocks and records this process can reach, by name.
+//!
+//! One hash map over heap and mapped blocks, in LRU order, with byte weights.
+//! Blocks form trees; eviction takes leaves only, so a chain never has a hole, and it never takes
+//! what a sequence uses.
+//! The index belongs to one engine thread.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lru::LruCache;
+
+use super::block::{Block, Part};
+use super::key::{BlockKey, RecordKey};
+use super::layout::BLOCK;
+use super::record::Record;
+
+/// Where a hit came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// This process computed it or used it before.
+    Memory,
+    /// First use in this process of something that another process computed.
+    Disk,
+}
+
+/// How much the index may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Heap bytes of blocks and records.
+    pub heap: usize,
+    /// Segments mapped for indexed blocks.
+    pub mappings: usize,
+}
+
+/// Rows that a relative lends behind the last whole block.
+#[derive(Debug, Clone)]
+pub enum Lent {
+    /// The first rows of a block that begins like the prompt goes on.
+    Block(Arc<Block>, usize),
+    /// The first rows of a recorded tail.
+    Tail(Arc<Record>, usize),
+}
+
+impl Lent {
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Block(_, rows) | Self::Tail(_, rows) => *rows,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    value: Arc<T>,
+    fresh: bool,
+}
+
+impl<T> Entry<T> {
+    /// Where it came from; from now on it is in memory.
+    fn source(&mut self) -> Source {
+        if std::mem::take(&mut self.fresh) { Source::Disk } else { Source::Memory }
+    }
+}
+
+/// Blocks and records by name.
+#[derive(Debug)]
+pub struct Index {
+    blocks: LruCache<BlockKey, Entry<Block>>,
+    children: HashMap<BlockKey, Vec<BlockKey>>,
+    records: LruCache<RecordKey, Entry<Record>>,
+    /// Records by the block that they follow.
+    tails: HashMap<BlockKey, Vec<RecordKey>>,
+    heap: usize,
+    record_bytes: usize,
+    /// Indexed parts of each mapping, by its address: only compared, never followed.
+    mappings: HashMap<usize, usize>,
+    budget: Budget,
+}
+
+impl Index {
+    /// An empty index.
+    pub fn new(budget: Budget) -> Self {
+        Self {
+            blocks: LruCache::unbounded(),
+            children: HashMap::new(),
+            records: LruCache::unbounded(),
+            tails: HashMap::new(),
+            heap: 0,
+            record_bytes: 0,
+            mappings: HashMap::new(),
+            budget,
+        }
+    }
+
+    /// The longest run of `keys` from the first on that is here, checked against `tokens`.
+    pub fn longest(&self, keys: &[BlockKey], tokens: &[u32]) -> Vec<Arc<Block>> {
+        let (wanted, _) = tokens.as_chunks::<BLOCK>();
+        let found = keys.iter().zip(wanted).map_while(|(key, wanted)| {
+            let block = &self.blocks.peek(key)?.value;
+            (block.tokens == *wanted).then(|| Arc::clone(block))
+        });
+        found.collect()
+    }
+
+    /// The relative behind `parent` that shares most tokens with `rest`, at most `limit` of them.
+    pub fn lend(&self, parent: &BlockKey, rest: &[u32], limit: usize) -> Option<Lent> {
+        let limit = limit.min(BLOCK - 1);
+        let block = self.children.get(parent).into_iter().flatten().filter_map(|key| {
+            let block = &self.blocks.peek(key)?.value;
+            Some(Lent::Block(Arc::clone(block), common(&block.tokens, rest).min(limit)))
+        });
+        let tail = self.tails.get(parent).into_iter().flatten().filter_map(|key| {
+            let record = &self.records.peek(key)?.value;
+            Some(Lent::Tail(Arc::clone(record), common(&record.tail, rest).min(limit)))
+        });
+        block.chain(tail).max_by_key(Lent::rows).filter(|lent| lent.rows() > 0)
+    }
+
+    /// The record of a whole prompt, if its tail is really `tail`.
+    pub fn record(&self, key: &RecordKey, tail: &[u32]) -> Option<Arc<Record>> {
+        let record = &self.records.peek(key)?.value;
+        (record.tail == tail).then(|| Arc::clone(record))
+    }
+
+    /// Whether the block is here.
+    pub fn contains(&self, key: &BlockKey) -> bool {
+        self.blocks.contains(key)
+    }
+
+    /// The block itself.
+    pub fn block(&self, key: &BlockKey) -> Option<&Arc<Block>> {
+        self.blocks.peek(key).map(|entry| &entry.value)
+    }
+
+    /// Notes a use of a chain, deepest block first, so that leaves are always the oldest of their
+    /// chain. Says where each block came from, in chain order.
+    pub fn touch(&mut self, chain: &[Arc<Block>]) -> Vec<Source> {
+        let used = chain.iter().rev().map(|block| match self.blocks.get_mut(&block.key) {
+            Some(entry) => entry.source(),
+            None => Source::Memory,
+        });
+        let mut sources: Vec<Source> = used.collect();
+        sources.reverse();
+        sources
+    }
+
+    /// Notes a use of a record and says where it came from.
+    pub fn touch_record(&mut self, key: &RecordKey) -> Source {
+        self.records.get_mut(key).map_or(Source::Memory, Entry::source)
+    }
+
+    /// Adds a block; when one of the same name is here, that one stays and is returned.
+    /// Tail records that the block makes needless go.
+    pub fn insert(&mut self, block: Arc<Block>, source: Source) -> Arc<Block> {
+        if let Some(present) = self.blocks.peek(&block.key) {
+            return Arc::clone(&present.value);
+        }
+        self.weigh(&block, true);
+        self.children.entry(block.parent).or_default().push(block.key);
+        self.drop_covered_tails(&block);
+        let entry = Entry { value: Arc::clone(&block), fresh: source == Source::Disk };
+        self.blocks.put(block.key, entry);
+        block
+    }
+
+    /// Puts `block` in the place of the one with the same name: the same bytes in a mapping, or a
+    /// recomputed block. Without one it does nothing.
+    pub fn replace(&mut self, block: Arc<Block>) {
+        let Some(entry) = self.blocks.peek_mut(&block.key) else { return };
+        let old = std::mem::replace(&mut entry.value, Arc::clone(&block));
+        self.weigh(&old, false);
+        self.weigh(&block, true);
+    }
+
+    /// Adds a record. One with a hidden state is never replaced by one without.
+    pub fn insert_record(&mut self, record: Arc<Record>, source: Source) {
+        if let Some(present) = self.records.peek(&record.key)
+            && (present.value.hidden.is_some() || record.hidden.is_none())
+        {
+            return;
+        }
+        self.remove_record(&record.key);
+        self.record_bytes += record.bytes();
+        self.tails.entry(record.last).or_default().push(record.key);
+        let fresh = source == Source::Disk;
+        self.records.put(record.key, Entry { value: record, fresh });
+    }
+
+    /// Forgets a record.
+    pub fn remove_record(&mut self, key: &RecordKey) -> Option<Arc<Record>> {
+        let record = self.records.pop(key)?.value;
+        self.record_bytes -= record.bytes();
+        unlink(&mut self.tails, &record.last, key);
+        Some(record)
+    }
+
+    /// Forgets a chain end: its record, what descends from its last block, and every block before
+    /// it that no other chain needs. Returns how many blocks and records went.
+    pub fn remove_chain(&mut self, key: &RecordKey) -> (usize, usize) {
+        let Some(record) = self.remove_record(key) else { return (0, 0) };
+        let (mut blocks, mut records) = self.remove_descendants(&record.last);
+        records += 1;
+        let mut last = record.last;
+        while self.is_leaf(&last) && !self.tails.contains_key(&last) {
+            let Some(block) = self.remove_leaf(&last) else { break };
+            blocks += 1;
+            last = block.parent;
+        }
+        (blocks, records)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) -> (usize, usize) {
+        let counts = (self.blocks.len(), self.records.len());
+        *self = Self::new(self.budget);
+        counts
+    }
+
+    /// Forgets least recently used leaves and records that nobody uses until the budget holds.
+    pub fn evict(&mut self) {
+        while self.record_bytes > self.budget.heap / 8
+            && let Some((_, entry)) = self.records.pop_lru()
+        {
+            self.record_bytes -= entry.value.bytes();
+            unlink(&mut self.tails, &entry.value.last, &entry.value.key);
+        }
+        while self.heap_bytes() > self.budget.heap && self.evict_leaf(|b| b.heap_bytes() > 0) {}
+        while self.mappings.len() > self.budget.mappings
+            && self.evict_leaf(|block| block.heap_bytes() == 0)
+        {}
+    }
+
+    /// Heap bytes of blocks and records.
+    pub fn heap_bytes(&self) -> usize {
+        self.heap + self.record_bytes
+    }
+
+    /// Bytes of mapped blocks.
+    pub fn mapped_bytes(&self) -> usize {
+        let mapped = |block: &Block| if block.heap_bytes() == 0 { block.bytes() } else { 0 };
+        self.blocks.iter().map(|(_, entry)| mapped(&entry.value)).sum()
+    }
+
+    /// How many blocks and records there are.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.blocks.len(), self.records.len())
+    }
+
+    fn evict_leaf(&mut self, wanted: impl Fn(&Block) -> bool) -> bool {
+        let mut oldest = self.blocks.iter().rev();
+        let victim = oldest.find(|(key, entry)| {
+            let unused = Arc::strong_count(&entry.value) == 1;
+            unused && self.is_leaf(key) && wanted(&entry.value)
+        });
+        let victim = victim.map(|(key, _)| *key);
+        victim.is_some_and(|key| self.remove_leaf(&key).is_some())
+    }
+
+    fn is_leaf(&self, key: &BlockKey) -> bool {
+        !self.children.contains_key(key)
+    }
+
+    fn remove_leaf(&mut self, key: &BlockKey) -> Option<Arc<Block>> {
+        let block = self.blocks.pop(key)?.value;
+        self.weigh(&block, false);
+        unlink(&mut self.children, &block.parent, key);
+        Some(block)
+    }
+
+    fn remove_descendants(&mut self, root: &BlockKey) -> (usize, usize) {
+        let (mut blocks, mut records) = (0, 0);
+        let mut pending = self.children.get(root).cloned().unwrap_or_default();
+        let mut doomed = Vec::new();
+        while let Some(key) = pending.pop() {
+            pending.extend(self.children.get(&key).into_iter().flatten());
+            doomed.push(key);
+        }
+        for key in doomed.iter().rev() {
+            for record in self.tails.get(key).cloned().unwrap_or_default() {
+                records += usize::from(self.remove_record(&record).is_some());
+            }
+            blocks += usize::from(self.remove_leaf(key).is_some());
+        }
+        (blocks, records)
+    }
+
+    fn drop_covered_tails(&mut self, block: &Block) {
+        let tails = self.tails.get(&block.parent).into_iter().flatten();
+        let covered = tails.filter(|key| {
+            let record = self.records.peek(key).map(|entry| &entry.value);
+            record.is_some_and(|r| r.hidden.is_none() && block.tokens.starts_with(&r.tail))
+        });
+        for key in covered.copied().collect::<Vec<_>>() {
+            self.remove_record(&key);
+        }
+    }
+
+    fn weigh(&mut self, block: &Block, add: bool) {
+        let heap = block.heap_bytes();
+        self.heap = if add { self.heap + heap } else { self.heap - heap };
+        for part in &block.parts {
+            if let Part::Mapped(map, _) = &**part {
+                let address = Arc::as_ptr(map).addr();
+                let count = self.mappings.entry(address).or_default();
+                *count = if add { *count + 1 } else { *count - 1 };
+                if *count == 0 {
+                    self.mappings.remove(&address);
+                }
+            }
+        }
+    }
+}
+
+fn common(ours: &[u32], theirs: &[u32]) -> usize {
+    ours.iter().zip(theirs).take_while(|(a, b)| a == b).count()
+}
+
+fn unlink<K: std::hash::Hash + Eq, V: PartialEq>(map: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
+    if let Some(values) = map.get_mut(key) {
+        values.retain(|known| known != value);
+        if values.is_empty() {
+            map.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::kv::key::{Fields, Fingerprint, chain};
+    use crate::sys::memory::Slab;
+
+    const BYTES: usize = 64;
+
+    fn fingerprint() -> Fingerprint {
+        Fields::default().fingerprint()
+    }
+
+    /// The blocks of a prompt, in slabs.
+    fn blocks(tokens: &[u32]) -> Vec<Arc<Block>> {
+        let mut slab = Slab::new(BYTES);
+        let mut parent = BlockKey::root(&fingerprint());
+        let (chunks, _) = tokens.as_chunks::<BLOCK>();
+        let block = |(tokens, key): (&[u32; BLOCK], BlockKey)| {
+            let part = Arc::new(Part::Heap(slab.take().unwrap(), BYTES));
+            let block = Block { key, parent, tokens: *tokens, parts: Box::new([part]) };
+            parent = key;
+            Arc::new(block)
+        };
+        chunks.iter().zip(chain(&fingerprint(), tokens)).map(block).collect()
+    }
+
+    fn index(heap: usize) -> Index {
+        Index::new(Budget { heap, mappings: 10 })
+    }
+
+    fn insert(index: &mut Index, tokens: &[u32]) {
+        for block in blocks(tokens) {
+            index.insert(block, Source::Memory);
+        }
+    }
+
+    fn record(tokens: &[u32], hidden: Option<Vec<f32>>) -> Arc<Record> {
+        let keys = chain(&fingerprint(), tokens);
+        let last = keys.last().copied().unwrap_or(BlockKey::root(&fingerprint()));
+        let tail = tokens[keys.len() * BLOCK..].to_vec();
+        let key = RecordKey::new(&fingerprint(), &last, &tail);
+        let length = u32::try_from(tokens.len()).unwrap();
+        Arc::new(Record { key, last, length, rows: vec![], hidden, text: None, tail })
+    }
+
+    fn found(index: &Index, tokens: &[u32]) -> usize {
+        index.longest(&chain(&fingerprint(), tokens), tokens).len()
+    }
+
+    #[test]
+    fn the_longest_known_prefix_is_found() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..160).collect();
+        insert(&mut index, &tokens[..96]);
+        assert_eq!(found(&index, &tokens), 3);
+        let mut other = tokens.clone();
+        other[40] = 7;
+        assert_eq!(found(&index, &other), 1);
+    }
+
+    #[test]
+    fn the_relative_with_most_tokens_in_common_lends() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..64).collect();
+        insert(&mut index, &tokens);
+        let mut other = tokens.clone();
+        other[50] = 7;
+        insert(&mut index, &other);
+        let parent = chain(&fingerprint(), &tokens)[0];
+        let mut asked = tokens[32..].to_vec();
+        asked[20] = 9;
+        assert!(matches!(index.lend(&parent, &asked, 31), Some(Lent::Block(_, 20))));
+        assert!(matches!(index.lend(&parent, &asked, 5), Some(Lent::Block(_, 5))));
+        index.insert_record(record(&[&tokens[..32], &asked[..25]].concat(), None), Source::Memory);
+        assert!(matches!(index.lend(&parent, &asked, 31), Some(Lent::Tail(_, 25))));
+        assert!(index.lend(&parent, &[99], 31).is_none());
+    }
+
+    #[test]
+    fn eviction_takes_leaves_and_never_what_is_used() {
+        let mut index = index(3 * BYTES);
+        let tokens: Vec<u32> = (0..160).collect();
+        insert(&mut index, &tokens);
+        let used = index.longest(&chain(&fingerprint(), &tokens), &tokens);
+        index.evict();
+        assert_eq!(found(&index, &tokens), 5);
+        drop(used);
+        index.evict();
+        assert_eq!((found(&index, &tokens), index.heap_bytes()), (3, 3 * BYTES));
+    }
+
+    #[test]
+    fn the_least_recently_used_chain_goes_first() {
+        let mut index = index(4 * BYTES);
+        let (a, b): (Vec<u32>, Vec<u32>) = ((0..64).collect(), (100..164).collect());
+        insert(&mut index, &a);
+        insert(&mut index, &b);
+        let chain_a = index.longest(&chain(&fingerprint(), &a), &a);
+        index.touch(&chain_a);
+        drop(chain_a);
+        insert(&mut index, &(200..232).collect::<Vec<u32>>());
+        index.evict();
+        assert_eq!((found(&index, &a), found(&index, &b)), (2, 1));
+    }
+
+    #[test]
+    fn a_hit_counts_as_disk_once() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..32).collect();
+        let block = index.insert(blocks(&tokens).remove(0), Source::Disk);
+        assert_eq!(index.touch(&[Arc::clone(&block)]), [Source::Disk]);
+        assert_eq!(index.touch(&[block]), [Source::Memory]);
+    }
+
+    #[test]
+    fn removing_a_chain_keeps_what_others_need_and_takes_descendants() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..128).collect();
+        insert(&mut index, &tokens);
+        let mut other = tokens[..96].to_vec();
+        other[40] = 7;
+        insert(&mut index, &other);
+        let prompt = record(&tokens[..70], Some(vec![]));
+        index.insert_record(Arc::clone(&prompt), Source::Memory);
+        assert_eq!(index.remove_chain(&prompt.key), (3, 1));
+        assert_eq!((found(&index, &tokens), found(&index, &other)), (1, 3));
+    }
+
+    #[test]
+    fn a_record_with_a_hidden_state_stays_and_a_covered_tail_goes() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..64).collect();
+        let (full, tail) = (record(&tokens[..40], Some(vec![1.0])), record(&tokens[..50], None));
+        index.insert_record(Arc::clone(&full), Source::Memory);
+        index.insert_record(record(&tokens[..40], None), Source::Memory);
+        index.insert_record(Arc::clone(&tail), Source::Memory);
+        insert(&mut index, &tokens);
+        assert!(index.record(&full.key, &tokens[32..40]).unwrap().hidden.is_some());
+        assert!(index.record(&tail.key, &tokens[32..50]).is_none());
+    }
+}

@@ -1,0 +1,102 @@
+//! TinyGPT's from-scratch architecture: pre-LayerNorm blocks, learned absolute positions, biases
+//! everywhere, exact-erf GELU, tied head.
+
+use tinygpt_kernels::{Pool, act};
+
+use super::load::{GptBlock, GptWeights, Linear};
+use super::{Batch, Model, ops};
+use crate::kv::layout::{LayerShape, Window};
+use crate::kv::seq::KvSeq;
+
+/// A TinyGPT model.
+#[derive(Debug)]
+pub struct Gpt {
+    weights: GptWeights,
+}
+
+impl Gpt {
+    /// The model over `weights`.
+    pub fn new(weights: GptWeights) -> Self {
+        Self { weights }
+    }
+
+    /// Token embedding plus position embedding: `[T][C]`.
+    fn embed(&self, batch: &Batch, kv: &[&mut KvSeq]) -> Vec<f32> {
+        let width = self.width();
+        let mut x = ops::embed(&batch.tokens, &self.weights.token_embedding);
+        for (row, position) in x.chunks_exact_mut(width).zip(ops::positions(batch, kv)) {
+            let learned = &self.weights.position_embedding[position * width..][..width];
+            ops::add(row, learned);
+        }
+        x
+    }
+
+    fn block(
+        &self,
+        pool: &Pool,
+        layer: usize,
+        block: &GptBlock,
+        x: &mut [f32],
+        batch: &Batch,
+        kv: &mut [&mut KvSeq],
+    ) {
+        let config = &self.weights.config;
+        let normed = ops::norm(x, &block.norm1, config.eps);
+        let [q, k, v] = [&block.q, &block.k, &block.v].map(|w| ops::linear(pool, &normed, w));
+        let attended = ops::attend(pool, layer, batch, kv, config.heads, [&q, &k, &v]);
+        ops::add(x, &ops::linear(pool, &attended, &block.o));
+
+        let normed = ops::norm(x, &block.norm2, config.eps);
+        let mut inner = ops::linear(pool, &normed, &block.fc_in);
+        act::gelu(&mut inner);
+        ops::add(x, &ops::linear(pool, &inner, &block.fc_out));
+    }
+}
+
+impl Model for Gpt {
+    fn width(&self) -> usize {
+        self.weights.config.width
+    }
+
+    fn heads(&self) -> usize {
+        self.weights.config.heads
+    }
+
+    fn vocab(&self) -> usize {
+        self.weights.config.vocab
+    }
+
+    fn context(&self) -> usize {
+        self.weights.config.context
+    }
+
+    fn weight_bytes(&self) -> usize {
+        let block = |b: &GptBlock| {
+            let matrices: [&Linear; 6] = [&b.q, &b.k, &b.v, &b.o, &b.fc_in, &b.fc_out];
+            matrices.iter().map(|linear| linear.weight.bytes()).sum::<usize>()
+        };
+        let positions = self.weights.position_embedding.len() * 4;
+        let blocks = self.weights.blocks.iter().map(block).sum::<usize>();
+        self.weights.token_embedding.bytes() + positions + blocks
+    }
+
+    fn layers(&self) -> Vec<(LayerShape, Window)> {
+        let config = &self.weights.config;
+        let dim = config.width / config.heads;
+        let shape = LayerShape { kv_heads: config.heads, k_dim: dim, v_dim: dim };
+        vec![(shape, Window::Full); config.layers]
+    }
+
+    fn forward(&self, pool: &Pool, batch: &Batch, kv: &mut [&mut KvSeq]) -> Vec<f32> {
+        let mut x = self.embed(batch, kv);
+        for (layer, block) in self.weights.blocks.iter().enumerate() {
+            self.block(pool, layer, block, &mut x, batch, kv);
+        }
+        let wanted = ops::gather(&x, self.width(), &batch.wanted);
+        ops::norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
+    }
+
+    fn head(&self, pool: &Pool, hidden: &[f32]) -> Vec<f32> {
+        ops::product(pool, hidden, &self.weights.token_embedding, None)
+    }
+}

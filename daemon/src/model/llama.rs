@@ -1,0 +1,103 @@
+//! The Llama family: RMSNorm, rotary positions, grouped-query attention, SiLU-gated MLP.
+
+use tinygpt_kernels::{Convention, Pool, Rope, act};
+
+use super::load::{Linear, LlamaBlock, LlamaWeights, RopeLayout};
+use super::{Batch, Model, ops};
+use crate::kv::layout::{LayerShape, Window};
+use crate::kv::seq::KvSeq;
+
+/// A Llama model.
+#[derive(Debug)]
+pub struct Llama {
+    weights: LlamaWeights,
+    rope: Rope,
+}
+
+impl Llama {
+    /// The model over `weights`.
+    pub fn new(weights: LlamaWeights) -> Self {
+        let config = &weights.config;
+        let convention = match config.rope_layout {
+            RopeLayout::Interleaved => Convention::Interleaved,
+            RopeLayout::HalfSplit => Convention::HalfSplit,
+        };
+        let (base, factors) = (f64::from(config.rope_base), config.rope_factors.as_deref());
+        let rope = Rope::new(config.head_dim, config.context, base, factors, convention);
+        Self { weights, rope }
+    }
+
+    fn block(
+        &self,
+        pool: &Pool,
+        layer: usize,
+        block: &LlamaBlock,
+        x: &mut [f32],
+        batch: &Batch,
+        kv: &mut [&mut KvSeq],
+    ) {
+        let config = &self.weights.config;
+        let normed = ops::norm(x, &block.norm1, config.eps);
+        let [mut q, mut k, v] =
+            [&block.q, &block.k, &block.v].map(|w| ops::linear(pool, &normed, w));
+        let positions = ops::positions(batch, kv);
+        self.rope.apply(&mut q, config.heads, &positions);
+        self.rope.apply(&mut k, config.kv_heads, &positions);
+        let attended = ops::attend(pool, layer, batch, kv, config.heads, [&q, &k, &v]);
+        ops::add(x, &ops::linear(pool, &attended, &block.o));
+
+        let normed = ops::norm(x, &block.norm2, config.eps);
+        let [gate, up] = [&block.gate, &block.up].map(|w| ops::linear(pool, &normed, w));
+        let mut inner = vec![0.0; gate.len()];
+        act::silu_mul(&gate, &up, &mut inner);
+        ops::add(x, &ops::linear(pool, &inner, &block.down));
+    }
+}
+
+impl Model for Llama {
+    fn width(&self) -> usize {
+        self.weights.config.width
+    }
+
+    fn heads(&self) -> usize {
+        self.weights.config.heads
+    }
+
+    fn vocab(&self) -> usize {
+        self.weights.config.vocab
+    }
+
+    fn context(&self) -> usize {
+        self.weights.config.context
+    }
+
+    fn weight_bytes(&self) -> usize {
+        let block = |b: &LlamaBlock| {
+            let matrices: [&Linear; 7] = [&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down];
+            matrices.iter().map(|linear| linear.weight.bytes()).sum::<usize>()
+        };
+        let head = self.weights.head.as_ref().map_or(0, |head| head.bytes());
+        let blocks = self.weights.blocks.iter().map(block).sum::<usize>();
+        self.weights.token_embedding.bytes() + head + blocks
+    }
+
+    fn layers(&self) -> Vec<(LayerShape, Window)> {
+        let config = &self.weights.config;
+        let (kv_heads, dim) = (config.kv_heads, config.head_dim);
+        vec![(LayerShape { kv_heads, k_dim: dim, v_dim: dim }, Window::Full); config.layers]
+    }
+
+    fn forward(&self, pool: &Pool, batch: &Batch, kv: &mut [&mut KvSeq]) -> Vec<f32> {
+        let mut x = ops::embed(&batch.tokens, &self.weights.token_embedding);
+        for (layer, block) in self.weights.blocks.iter().enumerate() {
+            self.block(pool, layer, block, &mut x, batch, kv);
+        }
+        let wanted = ops::gather(&x, self.width(), &batch.wanted);
+        ops::norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
+    }
+
+    fn head(&self, pool: &Pool, hidden: &[f32]) -> Vec<f32> {
+        let head = self.weights.head.as_ref().unwrap_or(&self.weights.token_embedding);
+        ops::product(pool, hidden, head, None)
+    }
+}
