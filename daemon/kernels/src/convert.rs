@@ -1,0 +1,222 @@
+//! f32 to f16 and bf16 and back: the rounding of weights and of cached keys and values.
+//!
+//! Narrowing rounds to nearest, ties to even. An f16 that would overflow saturates to +-65504 and
+//! is counted, because an infinite key would poison every later token; NaN stays NaN. Widening is
+//! exact (a signalling NaN becomes quiet). All of it is integer arithmetic and selection, so every
+//! instantiation has the same bits.
+
+use crate::isa::{Isa, dispatched};
+use crate::lanes::LANES;
+
+/// f32 to f16. Returns how many values were saturated.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn narrow_f16(from: &[f32], to: &mut [u16]) -> usize {
+    assert_eq!(from.len(), to.len(), "one f16 for each f32");
+    narrow_f16_on(Isa::best(), from, to)
+}
+
+/// f32 to bf16. Values beyond the largest bf16 become infinite, as IEEE rounding has it.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn narrow_bf16(from: &[f32], to: &mut [u16]) {
+    assert_eq!(from.len(), to.len(), "one bf16 for each f32");
+    narrow_bf16_on(Isa::best(), from, to);
+}
+
+/// f16 to f32.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn widen_f16(from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "one f32 for each f16");
+    widen_f16_on(Isa::best(), from, to);
+}
+
+/// bf16 to f32.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "one f32 for each bf16");
+    widen_bf16_on(Isa::best(), from, to);
+}
+
+dispatched! { fn narrow_f16_on(from: &[f32], to: &mut [u16]) -> usize = narrow_f16_slice; }
+dispatched! { fn narrow_bf16_on(from: &[f32], to: &mut [u16]) = narrow_bf16_slice; }
+dispatched! { fn widen_f16_on(from: &[u16], to: &mut [f32]) = widen_f16_slice; }
+dispatched! { fn widen_bf16_on(from: &[u16], to: &mut [f32]) = widen_bf16_slice; }
+
+#[inline(always)]
+fn narrow_f16_slice(from: &[f32], to: &mut [u16]) -> usize {
+    let saturated = from.iter().map(|&x| u32::from(saturates(x))).fold(0, u32::wrapping_add);
+    zip_map(from, to, f16_from_f32);
+    saturated as usize
+}
+
+#[inline(always)]
+fn narrow_bf16_slice(from: &[f32], to: &mut [u16]) {
+    zip_map(from, to, bf16_from_f32);
+}
+
+#[inline(always)]
+fn widen_f16_slice(from: &[u16], to: &mut [f32]) {
+    zip_map(from, to, f32_from_f16);
+}
+
+#[inline(always)]
+fn widen_bf16_slice(from: &[u16], to: &mut [f32]) {
+    zip_map(from, to, f32_from_bf16);
+}
+
+/// `to[i] = f(from[i])`, in chunks of lanes so that the compiler vectorises it.
+#[inline(always)]
+fn zip_map<A: Copy, B>(from: &[A], to: &mut [B], f: impl Fn(A) -> B) {
+    let (from_chunks, from_rest) = from.as_chunks::<LANES>();
+    let (to_chunks, to_rest) = to.as_chunks_mut::<LANES>();
+    for (to, from) in to_chunks.iter_mut().zip(from_chunks) {
+        for i in 0..LANES {
+            to[i] = f(from[i]);
+        }
+    }
+    for (to, &from) in to_rest.iter_mut().zip(from_rest) {
+        *to = f(from);
+    }
+}
+
+/// The smallest magnitude that rounds beyond the largest f16, as bits.
+const F16_OVERFLOW: u32 = 0x477f_f000;
+/// The magnitude of infinity, as bits; beyond it are the NaNs.
+const INFINITE: u32 = 0x7f80_0000;
+
+/// Whether a value is too large for an f16 (infinities are; NaNs are not).
+#[inline(always)]
+fn saturates(x: f32) -> bool {
+    let magnitude = x.to_bits() & 0x7fff_ffff;
+    (F16_OVERFLOW..=INFINITE).contains(&magnitude)
+}
+
+/// Rounds to the nearest f16, ties to even, saturating.
+#[inline(always)]
+pub fn f16_from_f32(x: f32) -> u16 {
+    /// Adding it aligns the last bit of a subnormal f16 with the last bit of the f32.
+    const SUBNORMAL: f32 = 0.5;
+    /// The difference of the exponent biases, in the place of an f32's exponent.
+    const REBIAS: u32 = (127 - 15) << 23;
+
+    let magnitude = x.to_bits() & 0x7fff_ffff;
+    let sign = (x.to_bits() >> 16) & 0x8000;
+    let even = (magnitude >> 13) & 1;
+    let normal = magnitude.wrapping_sub(REBIAS).wrapping_add(0xfff + even) >> 13;
+    let subnormal =
+        (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
+    let finite = if magnitude < (113 << 23) { subnormal } else { normal };
+    let capped = if magnitude >= F16_OVERFLOW { 0x7bff } else { finite };
+    let half = if magnitude > INFINITE { 0x7e00 } else { capped };
+    (sign | half) as u16
+}
+
+/// Rounds to the nearest bf16, ties to even.
+#[inline(always)]
+pub fn bf16_from_f32(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let even = (bits >> 16) & 1;
+    let rounded = bits.wrapping_add(0x7fff + even) >> 16;
+    let quiet = (bits >> 16) | 0x40;
+    (if bits & 0x7fff_ffff > INFINITE { quiet } else { rounded }) as u16
+}
+
+/// The f32 of an f16.
+#[inline(always)]
+pub fn f32_from_f16(half: u16) -> f32 {
+    /// The value that a zero f16 magnitude gets when rebiased as if it had an exponent of 1.
+    const UNIT: u32 = (127 - 15 + 1) << 23;
+
+    let sign = u32::from(half & 0x8000) << 16;
+    let magnitude = u32::from(half & 0x7fff);
+    let shifted = magnitude << 13;
+    let normal = shifted + ((127 - 15) << 23);
+    let subnormal = (f32::from_bits(shifted + UNIT) - f32::from_bits(UNIT)).to_bits();
+    let quiet = if magnitude > 0x7c00 { 0x40_0000 } else { 0 };
+    let special = (shifted + ((255 - 31) << 23)) | quiet;
+    let finite = if magnitude < 0x400 { subnormal } else { normal };
+    f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { finite })
+}
+
+/// The f32 of a bf16.
+#[inline(always)]
+pub fn f32_from_bf16(half: u16) -> f32 {
+    let quiet = if half & 0x7fff > 0x7f80 { 0x40 } else { 0 };
+    f32::from_bits(u32::from(half | quiet) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+
+    fn both(check: impl Fn(Isa)) {
+        check(Isa::Plain);
+        check(Isa::best());
+    }
+
+    fn samples() -> Vec<f32> {
+        let special = [0.0, -0.0, 1.0, 65503.0, 65504.0, 65519.99, 5.96e-8, 2.98e-8, 6.1e-5, 1e-45];
+        let spread = (0..1_000_000_u32).map(|i| f32::from_bits(i.wrapping_mul(4_294_967)));
+        special.into_iter().chain(spread).collect()
+    }
+
+    #[test]
+    fn every_f16_and_bf16_widens_to_the_value_that_half_says() {
+        let all: Vec<u16> = (0..=u16::MAX).collect();
+        both(|isa| {
+            let mut wide = vec![0.0; all.len()];
+            widen_f16_on(isa, &all, &mut wide);
+            for (&h, &x) in all.iter().zip(&wide) {
+                let want = f16::from_bits(h);
+                assert!(x.to_bits() == want.to_f32().to_bits() || (x.is_nan() && want.is_nan()));
+            }
+            widen_bf16_on(isa, &all, &mut wide);
+            for (&h, &x) in all.iter().zip(&wide) {
+                let want = bf16::from_bits(h);
+                assert!(x.to_bits() == want.to_f32().to_bits() || (x.is_nan() && want.is_nan()));
+            }
+        });
+    }
+
+    #[test]
+    fn narrowing_rounds_as_half_does_and_saturates() {
+        let samples = samples();
+        both(|isa| {
+            let mut narrow = vec![0; samples.len()];
+            let count = narrow_f16_on(isa, &samples, &mut narrow);
+            let overflow = |x: f32| !x.is_nan() && f16::from_f32(x).is_infinite();
+            assert_eq!(count, samples.iter().filter(|&&x| overflow(x)).count());
+            for (&x, &h) in samples.iter().zip(&narrow) {
+                let got = f16::from_bits(h);
+                let want = f16::from_f32(x);
+                if overflow(x) {
+                    assert_eq!(got.to_f32(), 65504_f32.copysign(x));
+                } else {
+                    assert!(got.to_bits() == want.to_bits() || (x.is_nan() && got.is_nan()), "{x}");
+                }
+            }
+            narrow_bf16_on(isa, &samples, &mut narrow);
+            for (&x, &h) in samples.iter().zip(&narrow) {
+                let (got, want) = (bf16::from_bits(h), bf16::from_f32(x));
+                assert!(got.to_bits() == want.to_bits() || (x.is_nan() && got.is_nan()), "{x}");
+            }
+        });
+    }
+
+    #[test]
+    fn an_infinite_value_saturates_and_counts() {
+        let mut narrow = [0; 3];
+        let count = narrow_f16(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN], &mut narrow);
+        assert_eq!(count, 2);
+        assert_eq!(narrow[..2], [0x7bff, 0xfbff]);
+        assert!(f16::from_bits(narrow[2]).is_nan());
+    }
+}

@@ -1,0 +1,390 @@
+//! Weights `[N][K]`, packed for the product kernel.
+//!
+//! Sixteen output rows make a tile; inside a tile the sixteen weights of one `k` lie together, so
+//! that one load feeds sixteen outputs:
+//!
+//! ```text
+//! tile 0                                        tile 1            last tile: rows >= N are zero
+//! [k = 0: rows 0..16][k = 1: rows 0..16] ..     [k = 0: rows 16..32] ..
+//! ```
+//!
+//! 16-bit weights stay 16 bits wide and quantised ones stay int8 with f32 scales (and minima) per
+//! group of `k`, packed `[tile][K / group][16]`; the kernel widens them on the way to registers.
+//! The packed copy is the only one: a matrix never looks at its source again, so a model file that
+//! is overwritten in place cannot mix with it.
+
+use std::convert::Infallible;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::convert::{f32_from_bf16, f32_from_f16};
+use crate::lanes::{LANES, Lanes};
+use crate::pool::{Disjoint, Pool};
+
+/// How the weights of a matrix are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// 4 bytes each.
+    F32,
+    /// 2 bytes each.
+    F16,
+    /// 2 bytes each.
+    BF16,
+    /// `value[n][k] = fma(q, scale, min)`: 1 byte each, and 4 or 8 bytes per `group`.
+    Affine {
+        /// Consecutive `k` that share a scale: 16, 32 or 64; it divides `K`.
+        group: usize,
+        /// Whether each group has a minimum; it is 0 otherwise.
+        min: bool,
+    },
+}
+
+impl Format {
+    fn weight_bytes(self) -> usize {
+        match self {
+            Format::F32 => 4,
+            Format::F16 | Format::BF16 => 2,
+            Format::Affine { .. } => 1,
+        }
+    }
+
+    /// How many `k` groups have a scale, and how many have a minimum.
+    fn groups(self, k: usize) -> (usize, usize) {
+        match self {
+            Format::Affine { group, min } => (k / group, if min { k / group } else { 0 }),
+            _ => (0, 0),
+        }
+    }
+
+    fn check(self, k: usize) {
+        if let Format::Affine { group, .. } = self {
+            assert!(matches!(group, 16 | 32 | 64), "groups of 16, 32 or 64, not {group}");
+            assert!(k.is_multiple_of(group), "groups of {group} in rows of {k}");
+        }
+    }
+}
+
+/// `N` outputs by `K` inputs of weights, immutable once packed.
+pub struct Matrix {
+    n: usize,
+    k: usize,
+    format: Format,
+    weights: Buffer,
+    scales: Buffer,
+    mins: Buffer,
+}
+
+impl Matrix {
+    /// Packs row-major f32 weights `[N][K]`.
+    ///
+    /// # Panics
+    /// When `rows` does not hold `n * k` weights.
+    pub fn from_f32(n: usize, k: usize, rows: &[f32]) -> Matrix {
+        assert_eq!(rows.len(), n * k, "[N][K] weights");
+        build_here(n, k, Format::F32, |r, tile| tile.f32(&rows[r.start * k..r.end * k]))
+    }
+
+    /// Packs row-major f16 weights `[N][K]`, given as bits.
+    ///
+    /// # Panics
+    /// When `rows` does not hold `n * k` weights.
+    pub fn from_f16(n: usize, k: usize, rows: &[u16]) -> Matrix {
+        assert_eq!(rows.len(), n * k, "[N][K] weights");
+        build_here(n, k, Format::F16, |r, tile| tile.f16(&rows[r.start * k..r.end * k]))
+    }
+
+    /// Packs row-major bf16 weights `[N][K]`, given as bits.
+    ///
+    /// # Panics
+    /// When `rows` does not hold `n * k` weights.
+    pub fn from_bf16(n: usize, k: usize, rows: &[u16]) -> Matrix {
+        assert_eq!(rows.len(), n * k, "[N][K] weights");
+        build_here(n, k, Format::BF16, |r, tile| tile.bf16(&rows[r.start * k..r.end * k]))
+    }
+
+    /// Packs quantised weights: `q` `[N][K]`, `scale` and `min` `[N][K / group]`.
+    ///
+    /// # Panics
+    /// When the group is not 16, 32 or 64, does not divide `k`, or a length does not fit.
+    pub fn from_affine(
+        n: usize,
+        k: usize,
+        group: usize,
+        q: &[i8],
+        scale: &[f32],
+        min: Option<&[f32]>,
+    ) -> Matrix {
+        assert_eq!(q.len(), n * k, "[N][K] weights");
+        let groups = k / group;
+        build_here(n, k, Format::Affine { group, min: min.is_some() }, |r, tile| {
+            let of_groups = r.start * groups..r.end * groups;
+            let min = min.map(|min| &min[of_groups.clone()]);
+            tile.affine(&q[r.start * k..r.end * k], &scale[of_groups], min);
+        })
+    }
+
+    /// Builds a matrix tile by tile on the pool, so that a loader never holds a whole decoded copy.
+    ///
+    /// `fill(rows, tile)` is called once for each run of up to 16 consecutive output rows, from
+    /// any thread and in any order; it decodes those rows and hands them to the [`Tile`] in the
+    /// given format.
+    ///
+    /// # Errors
+    /// The first error of `fill`; tiles not yet begun are then skipped.
+    ///
+    /// # Panics
+    /// When the format does not suit `k`.
+    pub fn build<E: Send>(
+        pool: &Pool,
+        n: usize,
+        k: usize,
+        format: Format,
+        fill: impl Fn(Range<usize>, &mut Tile<'_>) -> Result<(), E> + Sync,
+    ) -> Result<Matrix, E> {
+        let mut matrix = Matrix::zeroed(n, k, format);
+        let (scale_groups, min_groups) = format.groups(k);
+        let tile_bytes = k * LANES * format.weight_bytes();
+        let weights = Disjoint::new(matrix.weights.cast_mut::<u8>());
+        let scales = Disjoint::new(matrix.scales.cast_mut::<Lanes>());
+        let mins = Disjoint::new(matrix.mins.cast_mut::<Lanes>());
+        let failed = Mutex::new(None);
+        pool.run(n.div_ceil(LANES), &|i| {
+            if lock(&failed).is_some() {
+                return;
+            }
+            let rows = i * LANES..n.min((i + 1) * LANES);
+            #[expect(unsafe_code, reason = "tiles do not overlap")]
+            // SAFETY: task `i` alone takes tile `i` of each buffer.
+            let (weights, scales, mins) = unsafe {
+                (
+                    weights.part(i * tile_bytes..(i + 1) * tile_bytes),
+                    scales.part(i * scale_groups..(i + 1) * scale_groups),
+                    mins.part(i * min_groups..(i + 1) * min_groups),
+                )
+            };
+            let mut tile = Tile { rows: rows.len(), k, format, weights, scales, mins };
+            if let Err(error) = fill(rows, &mut tile) {
+                lock(&failed).get_or_insert(error);
+            }
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(matrix),
+        }
+    }
+
+    fn zeroed(n: usize, k: usize, format: Format) -> Matrix {
+        format.check(k);
+        let tiles = n.div_ceil(LANES);
+        let (scale_groups, min_groups) = format.groups(k);
+        Matrix {
+            n,
+            k,
+            format,
+            weights: Buffer::zeroed(tiles * k * LANES * format.weight_bytes()),
+            scales: Buffer::zeroed(tiles * scale_groups * size_of::<Lanes>()),
+            mins: Buffer::zeroed(tiles * min_groups * size_of::<Lanes>()),
+        }
+    }
+
+    /// Outputs.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// How the weights are kept.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Allocated bytes.
+    pub fn bytes(&self) -> usize {
+        self.weights.bytes() + self.scales.bytes() + self.mins.bytes()
+    }
+
+    /// Writes output row `n` (an embedding), `[K]`: exactly the values that products use.
+    ///
+    /// # Panics
+    /// When there is no such row, or `out` is not `K` long.
+    pub fn row(&self, n: usize, out: &mut [f32]) {
+        assert!(n < self.n, "row {n} of {}", self.n);
+        assert_eq!(out.len(), self.k, "a row of K values");
+        let (tile, lane) = (n / LANES, n % LANES);
+        match self.format {
+            Format::F32 => gather(self.tile::<Lanes>(tile), out, |w| w[lane]),
+            Format::F16 => gather(self.tile::<[u16; LANES]>(tile), out, |w| f32_from_f16(w[lane])),
+            Format::BF16 => {
+                gather(self.tile::<[u16; LANES]>(tile), out, |w| f32_from_bf16(w[lane]));
+            }
+            Format::Affine { group, .. } => {
+                let (scales, mins) = self.tile_groups(tile);
+                let q = self.tile::<[i8; LANES]>(tile);
+                for (k, (out, q)) in out.iter_mut().zip(q).enumerate() {
+                    let min = mins.get(k / group).map_or(0.0, |min| min[lane]);
+                    *out = f32::from(q[lane]).mul_add(scales[k / group][lane], min);
+                }
+            }
+        }
+    }
+
+    /// The weights of a tile, one `[T; 16]` for each `k`.
+    #[inline(always)]
+    pub(crate) fn tile<T: Pod>(&self, tile: usize) -> &[T] {
+        &self.weights.cast::<T>()[tile * self.k..(tile + 1) * self.k]
+    }
+
+    /// The scales and minima of a tile, one `[f32; 16]` for each group; none for plain formats.
+    #[inline(always)]
+    pub(crate) fn tile_groups(&self, tile: usize) -> (&[Lanes], &[Lanes]) {
+        let (scales, mins) = self.format.groups(self.k);
+        (
+            &self.scales.cast::<Lanes>()[tile * scales..(tile + 1) * scales],
+            &self.mins.cast::<Lanes>()[tile * mins..(tile + 1) * mins],
+        )
+    }
+}
+
+impl std::fmt::Debug for Matrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Matrix({} x {}, {:?}, {} bytes)", self.n, self.k, self.format, self.bytes())
+    }
+}
+
+/// Up to sixteen output rows of a matrix being built.
+#[derive(Debug)]
+pub struct Tile<'a> {
+    rows: usize,
+    k: usize,
+    format: Format,
+    weights: &'a mut [u8],
+    scales: &'a mut [Lanes],
+    mins: &'a mut [Lanes],
+}
+
+impl Tile<'_> {
+    /// How many rows the tile wants: 16, or fewer at the end of a matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Packs rows `[rows][K]` of f32.
+    ///
+    /// # Panics
+    /// When the matrix has another format, or a length does not fit.
+    pub fn f32(&mut self, rows: &[f32]) {
+        assert_eq!(self.format, Format::F32, "the format of the matrix");
+        self.pack(rows);
+    }
+
+    /// Packs rows `[rows][K]` of f16 bits.
+    ///
+    /// # Panics
+    /// When the matrix has another format, or a length does not fit.
+    pub fn f16(&mut self, rows: &[u16]) {
+        assert_eq!(self.format, Format::F16, "the format of the matrix");
+        self.pack(rows);
+    }
+
+    /// Packs rows `[rows][K]` of bf16 bits.
+    ///
+    /// # Panics
+    /// When the matrix has another format, or a length does not fit.
+    pub fn bf16(&mut self, rows: &[u16]) {
+        assert_eq!(self.format, Format::BF16, "the format of the matrix");
+        self.pack(rows);
+    }
+
+    /// Packs rows of quants `[rows][K]` with scales, and minima where the format has them,
+    /// `[rows][K / group]`.
+    ///
+    /// # Panics
+    /// When the matrix has another format, or a length does not fit.
+    pub fn affine(&mut self, q: &[i8], scale: &[f32], min: Option<&[f32]>) {
+        let Format::Affine { min: wants_min, .. } = self.format else {
+            panic!("quants for a matrix of {:?}", self.format);
+        };
+        assert_eq!(min.is_some(), wants_min, "minima where the format has them");
+        self.pack(q);
+        interleave(scale, self.rows, self.scales);
+        interleave(min.unwrap_or(&[]), self.rows, self.mins);
+    }
+
+    fn pack<T: Pod>(&mut self, rows: &[T]) {
+        assert_eq!(rows.len(), self.rows * self.k, "{} rows of {}", self.rows, self.k);
+        interleave(rows, self.rows, bytemuck::cast_slice_mut(self.weights));
+    }
+}
+
+/// `to[k][row] = from[row][k]`; lanes without a row keep their zeros.
+fn interleave<T: Copy>(from: &[T], rows: usize, to: &mut [[T; LANES]]) {
+    let width = to.len();
+    assert_eq!(from.len(), rows * width, "{rows} rows of {width}");
+    for (lane, row) in from.chunks_exact(width.max(1)).enumerate() {
+        for (to, &x) in to.iter_mut().zip(row) {
+            to[lane] = x;
+        }
+    }
+}
+
+/// `out[k] = value(tile[k])`.
+fn gather<T>(tile: &[T], out: &mut [f32], value: impl Fn(&T) -> f32) {
+    for (out, weights) in out.iter_mut().zip(tile) {
+        *out = value(weights);
+    }
+}
+
+/// Builds on the calling thread alone.
+fn build_here(
+    n: usize,
+    k: usize,
+    format: Format,
+    fill: impl Fn(Range<usize>, &mut Tile<'_>) + Sync,
+) -> Matrix {
+    let here = Pool::new(NonZeroUsize::MIN);
+    let built = Matrix::build(&here, n, k, format, |rows, tile| {
+        fill(rows, tile);
+        Ok::<(), Infallible>(())
+    });
+    match built {
+        Ok(matrix) => matrix,
+    }
+}
+
+/// Bytes aligned to a cache line, zeroed and untouched until packed.
+struct Buffer(Box<[Line]>);
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Buffer {
+    fn zeroed(bytes: usize) -> Buffer {
+        Buffer(bytemuck::zeroed_slice_box(bytes.div_ceil(size_of::<Line>())))
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
+    /// As many whole `T` as fit.
+    #[inline(always)]
+    fn cast<T: Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    fn cast_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,77 @@
+//! Row norms and the residual sum.
+
+use crate::isa::{Isa, dispatched};
+use crate::lanes::{fold, tree};
+
+/// `out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight` for rows of `C = weight.len()`.
+///
+/// # Panics
+/// When `x` is not whole rows of `C`, or `out` is not as long as `x`.
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    check(x, weight, out);
+    rms_norm_on(Isa::best(), x, weight, eps, out);
+}
+
+/// `out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias`, with the biased variance
+/// (divided by `C`), for rows of `C = weight.len()`. Without a bias nothing is added.
+///
+/// # Panics
+/// When `x` is not whole rows of `C`, or `out` or `bias` does not fit.
+pub fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+    check(x, weight, out);
+    assert!(bias.is_none_or(|bias| bias.len() == weight.len()), "one bias for each weight");
+    layer_norm_on(Isa::best(), x, weight, bias, eps, out);
+}
+
+/// The residual sum, `x += y`.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn add(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "rows of one shape");
+    add_on(Isa::best(), x, y);
+}
+
+fn check(x: &[f32], weight: &[f32], out: &[f32]) {
+    assert_eq!(x.len() % weight.len(), 0, "whole rows");
+    assert_eq!(x.len(), out.len(), "as many results as inputs");
+}
+
+dispatched! { pub(crate) fn rms_norm_on(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_rows; }
+dispatched! { pub(crate) fn layer_norm_on(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) = layer_norm_rows; }
+dispatched! { fn add_on(x: &mut [f32], y: &[f32]) = add_rows; }
+
+#[inline(always)]
+fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let c = weight.len();
+    for (x, out) in x.chunks_exact(c).zip(out.chunks_exact_mut(c)) {
+        let squares = tree(fold(x, 0.0, |sum, x| x.mul_add(x, sum)));
+        let scale = 1.0 / (squares / c as f32 + eps).sqrt();
+        for i in 0..c {
+            out[i] = x[i] * scale * weight[i];
+        }
+    }
+}
+
+#[inline(always)]
+fn layer_norm_rows(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+    let c = weight.len();
+    for (x, out) in x.chunks_exact(c).zip(out.chunks_exact_mut(c)) {
+        let mean = tree(fold(x, 0.0, |sum, x| sum + x)) / c as f32;
+        let squares = tree(fold(x, 0.0, |sum, x| (x - mean).mul_add(x - mean, sum)));
+        let scale = 1.0 / (squares / c as f32 + eps).sqrt();
+        for i in 0..c {
+            out[i] = (x[i] - mean) * scale * weight[i];
+        }
+        if let Some(bias) = bias {
+            add_rows(out, bias);
+        }
+    }
+}
+
+#[inline(always)]
+fn add_rows(x: &mut [f32], y: &[f32]) {
+    for (x, &y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}

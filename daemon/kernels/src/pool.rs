@@ -1,0 +1,309 @@
+//! The compute pool: a few threads that run one region of tasks at a time, together.
+//!
+//! A region is a function of a task number. The caller and the workers take numbers from one
+//! counter until none is left; `run` returns when every task is done. Workers spin for a short,
+//! bounded time for the next region, because a forward pass is hundreds of regions a few
+//! microseconds apart, and then park: an idle pool uses no processor.
+//!
+//! Invariants:
+//! * one region at a time: callers queue on a mutex, which is how engines lease the pool in turn;
+//! * a region's function is only touched by threads that *joined* it. Joining is possible while
+//!   the region is open; the caller closes it when no task is left and then waits for the joined
+//!   threads only, so a worker still waking up never delays a short region;
+//! * no result may depend on which thread runs a task, or on how many threads there are.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Spins before a thread parks: some tens of microseconds.
+const SPINS: u32 = 4_000;
+
+/// A fixed set of threads that run regions of tasks together. Dropping it joins its workers.
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held by the caller whose region runs.
+    turn: Mutex<()>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// A region's function, its lifetime erased: see the SAFETY notes of its two uses.
+#[derive(Clone, Copy)]
+struct Task(*const (dyn Fn(usize) + Sync));
+
+// SAFETY: the function behind the pointer is `Sync`, and it outlives every use (see `Pool::run`).
+#[expect(unsafe_code, reason = "the pointer is only dereferenced while its region is joined")]
+unsafe impl Send for Task {}
+
+struct Shared {
+    /// `region number << 32 | OPEN | joined workers`.
+    state: AtomicU64,
+    /// The next task to take, and how many there are.
+    next: AtomicUsize,
+    tasks: AtomicUsize,
+    /// Set before a region opens, read by workers that joined it.
+    task: Mutex<Option<Task>>,
+    /// The first panic of the region.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Parked threads: workers waiting for a region, the caller waiting for workers.
+    parked: AtomicUsize,
+    door: Mutex<()>,
+    bell: Condvar,
+}
+
+/// Workers may join the current region.
+const OPEN: u64 = 1 << 31;
+/// The pool is being dropped; in the state for ever after.
+const STOP: u64 = 1 << 30;
+/// The number of joined workers.
+const JOINED: u64 = STOP - 1;
+/// One region further.
+const REGION: u64 = 1 << 32;
+
+impl Pool {
+    /// A pool of `threads` threads, the caller of [`run`](Pool::run) being one of them.
+    ///
+    /// # Panics
+    /// When the system refuses a thread.
+    pub fn new(threads: NonZeroUsize) -> Pool {
+        let shared = Arc::new(Shared::new());
+        let workers = (1..threads.get())
+            .map(|i| {
+                let shared = Arc::clone(&shared);
+                std::thread::Builder::new()
+                    .name(format!("compute-{i}"))
+                    .spawn(move || shared.work())
+                    .expect("the system starts the pool's threads")
+            })
+            .collect();
+        Pool { shared, turn: Mutex::new(()), workers }
+    }
+
+    /// How many threads run a region, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `f(i)` once for each `i` in `0..tasks`, on all threads, and returns when all are done.
+    ///
+    /// Regions of several callers run one after the other. A task must not call `run` on the same
+    /// pool: it would wait for itself.
+    ///
+    /// # Panics
+    /// With the payload of the first task that panicked; tasks not yet begun are then skipped.
+    pub fn run(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+        let _turn = lock(&self.turn);
+        if self.workers.is_empty() || tasks <= 1 {
+            return (0..tasks).for_each(f);
+        }
+        self.shared.open(tasks, f);
+        self.shared.drain(f);
+        self.shared.close();
+        let panic = lock(&self.shared.panic).take();
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Cuts `rows` (`[T][width]`) into runs of whole rows and calls `f(first row, run)` for each.
+    ///
+    /// # Panics
+    /// When `rows` is not a multiple of `width`, or a task panics.
+    pub fn rows(&self, rows: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+        assert_eq!(rows.len() % width, 0, "a buffer of whole rows");
+        let t = rows.len() / width;
+        let run = t.div_ceil(4 * self.threads()).max(1);
+        let parts = Disjoint::new(rows);
+        self.run(t.div_ceil(run), &|i| {
+            // SAFETY: task `i` alone takes the run of rows that begins at row `i * run`.
+            #[expect(unsafe_code, reason = "runs of rows do not overlap")]
+            let part = unsafe { parts.part(i * run * width..(i + 1) * run * width) };
+            f(i * run, part);
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.state.fetch_or(STOP, Ordering::SeqCst);
+        self.shared.ring();
+        for worker in self.workers.drain(..) {
+            // A worker never unwinds: it catches the panics of its tasks.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            state: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+            tasks: AtomicUsize::new(0),
+            task: Mutex::new(None),
+            panic: Mutex::new(None),
+            parked: AtomicUsize::new(0),
+            door: Mutex::new(()),
+            bell: Condvar::new(),
+        }
+    }
+
+    /// Opens a region: from here on workers join and take tasks.
+    fn open(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+        #[expect(unsafe_code, reason = "erases the lifetime for the length of one region")]
+        // SAFETY: only joined workers dereference it, and `run` returns after `close`, which
+        // waits for them; `f` outlives `run`.
+        let f = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
+        };
+        *lock(&self.task) = Some(Task(std::ptr::from_ref(f)));
+        self.tasks.store(tasks, Ordering::Relaxed);
+        self.next.store(0, Ordering::Relaxed);
+        let last = self.state.load(Ordering::Relaxed);
+        let region = (last & !(REGION - 1)).wrapping_add(REGION);
+        self.state.store(region | OPEN, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Closes the region and waits for the workers that joined it.
+    fn close(&self) {
+        self.state.fetch_and(!OPEN, Ordering::SeqCst);
+        self.wait(|state| state & JOINED == 0);
+        *lock(&self.task) = None;
+    }
+
+    /// A worker's life: join, drain, leave, until the pool is dropped.
+    fn work(&self) {
+        let mut seen = 0;
+        loop {
+            let state = self.wait(|s| s & STOP != 0 || (s & OPEN != 0 && s / REGION != seen));
+            if state & STOP != 0 {
+                return;
+            }
+            let joined = self.state.compare_exchange_weak(
+                state,
+                state + 1,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            if joined.is_err() {
+                continue;
+            }
+            seen = state / REGION;
+            if let Some(task) = *lock(&self.task) {
+                self.drain_task(task);
+            }
+            let left = self.state.fetch_sub(1, Ordering::SeqCst);
+            if left & (OPEN | JOINED) == 1 {
+                self.ring();
+            }
+        }
+    }
+
+    fn drain_task(&self, task: Task) {
+        // SAFETY: this thread has joined the region, so `run` has not returned and the function
+        // it borrows is alive.
+        #[expect(unsafe_code, reason = "the region is joined")]
+        let f = unsafe { &*task.0 };
+        self.drain(f);
+    }
+
+    /// Takes tasks until none is left. A panic is kept for the caller and ends the taking.
+    fn drain(&self, f: &(dyn Fn(usize) + Sync)) {
+        let tasks = self.tasks.load(Ordering::Relaxed);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let i = self.next.fetch_add(1, Ordering::Relaxed);
+                if i >= tasks {
+                    return;
+                }
+                f(i);
+            }
+        }));
+        if let Err(payload) = ran {
+            self.next.store(tasks, Ordering::Relaxed);
+            lock(&self.panic).get_or_insert(payload);
+        }
+    }
+
+    /// Waits until the state satisfies `ready`: spins a while, then parks.
+    fn wait(&self, ready: impl Fn(u64) -> bool) -> u64 {
+        for _ in 0..SPINS {
+            let state = self.state.load(Ordering::SeqCst);
+            if ready(state) {
+                return state;
+            }
+            std::hint::spin_loop();
+        }
+        let mut door = lock(&self.door);
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        let state = loop {
+            let state = self.state.load(Ordering::SeqCst);
+            if ready(state) {
+                break state;
+            }
+            door = self.bell.wait(door).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        state
+    }
+
+    /// Wakes parked threads after a change of the state. A thread counts itself as parked before
+    /// it looks at the state for the last time, so none is missed.
+    fn ring(&self) {
+        if self.parked.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.door));
+            self.bell.notify_all();
+        }
+    }
+}
+
+/// Locks; a panic elsewhere leaves nothing half-done behind these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A mutable buffer of which concurrent tasks take parts that do not overlap.
+///
+/// Tasks of a region write disjoint outputs, often strided ones, which no iterator of mutable
+/// slices can hand out through a shared closure.
+pub(crate) struct Disjoint<'a, T> {
+    start: *mut T,
+    len: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+#[expect(unsafe_code, reason = "hands out parts of one exclusive borrow")]
+// SAFETY: it stands for a `&mut [T]`, whose parts may be used on other threads when `T: Send`.
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub(crate) fn new(buffer: &'a mut [T]) -> Disjoint<'a, T> {
+        Disjoint { start: buffer.as_mut_ptr(), len: buffer.len(), borrow: PhantomData }
+    }
+
+    /// The part at `range`, cut off at the end of the buffer.
+    ///
+    /// # Safety
+    /// While the part is alive no other part that overlaps it may be.
+    #[expect(unsafe_code, reason = "hands out parts of one exclusive borrow")]
+    #[expect(clippy::mut_from_ref, reason = "the parts do not overlap")]
+    #[inline(always)]
+    pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        let (start, end) = (range.start.min(self.len), range.end.min(self.len));
+        // SAFETY: inside the buffer, which is borrowed exclusively for `'a`; the caller keeps
+        // parts from overlapping.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), end.saturating_sub(start)) }
+    }
+}

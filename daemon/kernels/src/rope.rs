@@ -1,0 +1,121 @@
+//! Rotary positions: pairs of a head's channels turned by an angle that grows with the position.
+//!
+//! Angles are taken in f64 and their cosines and sines rounded once to f32, so that position
+//! 100,000 is as exact as position 1. Tables depend on absolute positions only, never on the total
+//! length: a cached key must mean the same whatever follows it.
+
+use crate::elementary::{exp_f64, ln_f64, sin_cos_f64};
+use crate::isa::{Isa, dispatched};
+
+/// Which channels of a head make a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convention {
+    /// `(x[2i], x[2i + 1])`, as in the GGUF files of the llama family and in TinyGPT.
+    Interleaved,
+    /// `(x[i], x[i + D / 2])`, as in NeoX and Hugging Face models.
+    HalfSplit,
+}
+
+/// Cosines and sines of `positions` positions for a rotated width of `D` channels.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    convention: Convention,
+    /// `[positions][D / 2]` each.
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    pairs: usize,
+}
+
+impl Rope {
+    /// Tables for positions `0..positions`: pair `i` turns by
+    /// `position * base^(-2i / D) / factors[i]`; without `factors` nothing is divided.
+    ///
+    /// # Panics
+    /// When `d` is odd or zero, or there is not one factor for each pair.
+    pub fn new(
+        convention: Convention,
+        d: usize,
+        base: f64,
+        factors: Option<&[f32]>,
+        positions: usize,
+    ) -> Rope {
+        assert!(d > 0 && d.is_multiple_of(2), "pairs of channels: {d}");
+        let pairs = d / 2;
+        assert!(factors.is_none_or(|f| f.len() == pairs), "one factor for each of {pairs} pairs");
+        let frequency = |i: usize| {
+            let frequency = exp_f64(-ln_f64(base) * (2 * i) as f64 / d as f64);
+            frequency / factors.map_or(1.0, |f| f64::from(f[i]))
+        };
+        let frequencies: Vec<f64> = (0..pairs).map(frequency).collect();
+        Rope::from_frequencies(convention, &frequencies, positions)
+    }
+
+    /// Tables for given frequencies (radians per position), one for each pair.
+    pub fn from_frequencies(convention: Convention, frequencies: &[f64], positions: usize) -> Rope {
+        let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+        let (sin, cos) = angles.map(sin_cos_f64).map(|(s, c)| (s as f32, c as f32)).unzip();
+        Rope { convention, cos, sin, pairs: frequencies.len() }
+    }
+
+    /// How many positions the tables hold.
+    pub fn positions(&self) -> usize {
+        self.cos.len() / self.pairs
+    }
+
+    /// Rotates rows `x[T][H][D]` in place; row `t` is at `positions[t]`. Only the first channels
+    /// of a head that the tables cover are turned (all of them, in most models).
+    ///
+    /// The arithmetic of a pair is `a' = fma(a, cos, -(b sin))`, `b' = fma(b, cos, a sin)`.
+    ///
+    /// # Panics
+    /// When the shapes do not fit, or a position lies beyond the tables.
+    pub fn apply(&self, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) {
+        assert_eq!(x.len(), positions.len() * heads * d, "[T][H][D] channels");
+        assert!(2 * self.pairs <= d, "tables for {} channels, heads of {d}", 2 * self.pairs);
+        rotate_on(Isa::best(), self, x, heads, d, positions);
+    }
+
+    /// The cosines and the sines of a position.
+    #[inline(always)]
+    pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
+        let range = position * self.pairs..(position + 1) * self.pairs;
+        (&self.cos[range.clone()], &self.sin[range])
+    }
+}
+
+dispatched! { fn rotate_on(rope: &Rope, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) = rotate_rows; }
+
+#[inline(always)]
+fn rotate_rows(rope: &Rope, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) {
+    for (row, &position) in x.chunks_exact_mut(heads * d).zip(positions) {
+        let (cos, sin) = rope.row(position as usize);
+        for head in row.chunks_exact_mut(d) {
+            let head = &mut head[..2 * cos.len()];
+            match rope.convention {
+                Convention::Interleaved => rotate_interleaved(head, cos, sin),
+                Convention::HalfSplit => rotate_halves(head, cos, sin),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn rotate_interleaved(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    for ((pair, &cos), &sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+        *pair = turn(pair[0], pair[1], cos, sin);
+    }
+}
+
+#[inline(always)]
+fn rotate_halves(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (low, high) = head.split_at_mut(cos.len());
+    for (((a, b), &cos), &sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
+        [*a, *b] = turn(*a, *b, cos, sin);
+    }
+}
+
+/// One pair turned by one angle.
+#[inline(always)]
+fn turn(a: f32, b: f32, cos: f32, sin: f32) -> [f32; 2] {
+    [a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin)]
+}
