@@ -1,0 +1,79 @@
+/** What a caller may ask for, as the messages that ask for it. What is left out, the daemon decides. */
+
+const ENUMS = {
+  cachePolicy: { prefix: "CACHE_POLICY", words: ["use", "read-only", "refresh", "bypass"] },
+  priority: { prefix: "PRIORITY", words: ["low", "normal", "high"] },
+  persist: { prefix: "PERSIST", words: ["behind", "durable", "no"] },
+};
+
+const RUN = new Set(["model", "cachePolicy", "priority", "namespace", "kvDtype", "persist", "adapter"]);
+
+const SAMPLING = new Set([
+  "temperature",
+  "topK",
+  "topP",
+  "minP",
+  "repetitionPenalty",
+  "presencePenalty",
+  "frequencyPenalty",
+  "seed",
+  "logitBias",
+  "maxTokens",
+  "stop",
+  "stopTokenIds",
+  "logprobs",
+]);
+
+/** Options that concern the call and not the message. */
+const CALL = new Set(["signal", "timeoutMs"]);
+
+export function sampleRequest(prompt, options) {
+  const { echoPromptIds = false, ...rest } = options;
+  refuseUnknown(rest, RUN, SAMPLING);
+  const sampling = spelled(rest, SAMPLING);
+  return { ...promptOf(prompt), ...spelled(rest, RUN), echoPromptIds, sampling };
+}
+
+export function warmRequest(prompt, options) {
+  refuseUnknown(options, RUN);
+  return { ...promptOf(prompt), ...spelled(options, RUN) };
+}
+
+export function scoreRequest(prompt, options) {
+  const { logprobs = 0, ...rest } = options;
+  refuseUnknown(rest, RUN);
+  return { ...promptOf(prompt), ...spelled(rest, RUN), logprobs };
+}
+
+/** proto-loader drops names and words that it does not know; a misspelt one must not vanish so. */
+function refuseUnknown(options, ...known) {
+  for (const name of Object.keys(options)) {
+    if (![CALL, ...known].some((names) => names.has(name))) {
+      throw new TypeError(`there is no option "${name}"`);
+    }
+  }
+}
+
+function promptOf(prompt) {
+  return typeof prompt === "string" ? { text: prompt } : { tokenIds: { ids: Array.from(prompt) } };
+}
+
+function spelled(options, names) {
+  const chosen = Object.entries(options).filter(([name, value]) => names.has(name) && value !== undefined);
+  return Object.fromEntries(chosen.map(([name, value]) => [name, wireValue(name, value)]));
+}
+
+function wireValue(name, value) {
+  if (name in ENUMS) {
+    return enumValue(name, value);
+  }
+  return typeof value === "bigint" ? value.toString() : value;
+}
+
+function enumValue(name, word) {
+  const { prefix, words } = ENUMS[name];
+  if (!words.includes(word)) {
+    throw new TypeError(`${name} is one of ${words.join(", ")}, not "${word}"`);
+  }
+  return `${prefix}_${word}`.toUpperCase().replaceAll("-", "_");
+}

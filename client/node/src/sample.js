@@ -1,0 +1,90 @@
+import { translated } from "./errors.js";
+import { plain } from "./protocol.js";
+
+/** A generation. The call begins when the iteration begins, so that no failure goes unheard. */
+export class Sample {
+  text = "";
+  tokenIds = [];
+  logprobs = [];
+  admitted = null;
+  #done = null;
+  #start;
+  #signal;
+  #call = null;
+
+  constructor(start, signal) {
+    this.#start = start;
+    this.#signal = signal;
+  }
+
+  async *[Symbol.asyncIterator]() {
+    for await (const event of this.events()) {
+      if (event.kind === "delta" && event.text) {
+        yield event.text;
+      }
+    }
+  }
+
+  async *events() {
+    this.#signal?.throwIfAborted();
+    const cancel = () => this.cancel();
+    this.#signal?.addEventListener("abort", cancel);
+    try {
+      for await (const response of this.#begin()) {
+        yield this.#record(response);
+      }
+    } catch (error) {
+      throw translated(error);
+    } finally {
+      this.#signal?.removeEventListener("abort", cancel);
+      this.cancel();
+    }
+  }
+
+  cancel() {
+    this.#call?.cancel();
+  }
+
+  get done() {
+    if (this.#done === null) {
+      throw new Error("the generation has not ended: iterate over it first");
+    }
+    return this.#done;
+  }
+
+  get verdict() {
+    return this.done.verdict;
+  }
+
+  get usage() {
+    return this.done.usage;
+  }
+
+  get finishReason() {
+    return this.done.finishReason;
+  }
+
+  #begin() {
+    if (this.#call !== null) {
+      throw new Error("a generation can be iterated over once");
+    }
+    this.#call = this.#start();
+    // A call that is cancelled after the loop was left reports that to nobody.
+    this.#call.on("error", () => {});
+    return this.#call;
+  }
+
+  #record(response) {
+    const event = { kind: response.event, ...plain(response[response.event]) };
+    if (event.kind === "admitted") {
+      this.admitted = event;
+    } else if (event.kind === "delta") {
+      this.text += event.text;
+      this.tokenIds.push(...event.tokenIds);
+      this.logprobs.push(...event.logprobs);
+    } else if (event.kind === "done") {
+      this.#done = event;
+    }
+    return event;
+  }
+}
