@@ -14,3 +14,10 @@ const definition = loadSync(
 
 export const v1 = grpc.loadPackageDefinition(definition).tinygpt.v1;
 export const insecure = () => grpc.credentials.createInsecure();
+
+/** The answer to a unary call. */
+export function call(stub, method, request) {
+  return new Promise((resolve, reject) =>
+    stub[method](request, (error, answer) => (error ? reject(error) : resolve(answer))),
+  );
+}
