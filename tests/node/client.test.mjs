@@ -32,7 +32,8 @@ async function textOf(sample) {
 
 test("a sample, then the same from memory", async () => {
   const prompt = "Twice the same prompt, through the client package. ".repeat(3);
-  const [first, second] = [1, 2].map(() => client.sample(prompt, { maxTokens: 20, temperature: 0 }));
+  const first = client.sample(prompt, { maxTokens: 20, temperature: 0 });
+  const second = client.sample(prompt, { maxTokens: 20, temperature: 0 });
   assert.equal(await textOf(first), await textOf(second));
   assert.deepEqual([first.verdict, second.verdict], ["COLD", "FULL_MEMORY"]);
   assert.deepEqual([first.done.reason, second.usage.cachedTokens], ["NO_ENTRY", prompt.length]);

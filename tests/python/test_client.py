@@ -18,8 +18,10 @@ LONG = 900
 def test_a_sample_then_the_same_from_memory(daemon: Daemon) -> None:
     prompt = "Twice the same prompt, through the client package. " * 3
     with tinygpt_client.Client(daemon.socket) as client:
-        first, second = (client.sample(prompt, max_tokens=20, temperature=0) for _ in range(2))
-        assert list(first) and list(second)
+        first = client.sample(prompt, max_tokens=20, temperature=0)
+        assert list(first)
+        second = client.sample(prompt, max_tokens=20, temperature=0)
+        assert list(second)
     assert first.text == second.text
     assert (first.verdict, second.verdict) == ("COLD", "FULL_MEMORY")
     assert (first.done.reason, second.usage.cached_tokens) == ("NO_ENTRY", len(prompt))
