@@ -9,9 +9,9 @@ import grpc from "@grpc/grpc-js";
 
 import { v1 } from "./protocol.mjs";
 
-// google.rpc.Status: details ErrorInfo{reason "QUEUE_FULL", domain "tinygptd",
+// google.rpc.Status: details ErrorInfo{reason "QUEUE_FULL", domain "tinygpt",
 // metadata {limit: "64"}} and RetryInfo{0.25 s}; made with Python's grpcio-status.
-const BUSY = Buffer.from("CAgSF3RoZSBxdWV1ZSBvZiA2NCBpcyBmdWxsGk8KKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5FcnJvckluZm8SIwoKUVVFVUVfRlVMTBIIdGlueWdwdGQaCwoFbGltaXQSAjY0GjMKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SBwoFEIDlmnc=", "base64");
+const BUSY = Buffer.from("CAgSF3RoZSBxdWV1ZSBvZiA2NCBpcyBmdWxsGk4KKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5FcnJvckluZm8SIgoKUVVFVUVfRlVMTBIHdGlueWdwdBoLCgVsaW1pdBICNjQaMwoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIHCgUQgOWadw==", "base64");
 
 /** Serves at `name` in a folder of its own. Answers by the prompt's text, as the Python tests' fake does. */
 export async function fakeDaemon(name = "fake.sock") {

@@ -62,7 +62,7 @@ def done() -> generation_pb2.Done:
 
 
 def busy() -> status_pb2.Status:
-    info = error_details_pb2.ErrorInfo(reason="QUEUE_FULL", domain="tinygptd", metadata={"limit": "64"})
+    info = error_details_pb2.ErrorInfo(reason="QUEUE_FULL", domain="tinygpt", metadata={"limit": "64"})
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=250_000_000))
     status = status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="the queue of 64 is full")
     for detail in (info, retry):

@@ -64,7 +64,7 @@ def test_a_refusal_is_a_typed_error_with_a_reason(daemon: Daemon) -> None:
             list(client.sample("x" * 2000))
         with pytest.raises(tinygpt_client.NotFound, match="no-such-model"):
             list(client.sample("x", model="no-such-model"))
-    assert caught.value.reason
+    assert caught.value.reason == "PROMPT_TOO_LONG"
 
 
 def test_leaving_early_lets_others_run(daemon: Daemon) -> None:

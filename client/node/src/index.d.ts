@@ -62,7 +62,7 @@ export class TinyGptError extends Error {
   readonly code: StatusCode;
   /** The daemon's stable word for what went wrong, or "" when it was not the daemon that failed the call. */
   readonly reason: string;
-  /** The numbers and names in the message, by name. */
+  /** What the daemon adds to the reason, by name. */
   readonly metadata: Record<string, string>;
   /** Milliseconds after which the same call may succeed, where the daemon knows. */
   readonly retryAfterMs: number | null;

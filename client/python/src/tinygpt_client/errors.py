@@ -26,7 +26,7 @@ class TinyGptError(Exception):
     reason: str
     """The daemon's stable word for what went wrong, or "" when it was not the daemon that failed the call."""
     metadata: dict[str, str]
-    """The numbers and names in the message, by name."""
+    """What the daemon adds to the reason, by name."""
     retry_after: float | None
     """Seconds after which the same call may succeed, where the daemon knows."""
 
