@@ -1,0 +1,72 @@
+//! How the daemon ends, in numbers that supervisors and scripts can rely on.
+//!
+//! The values are those of `sysexits.h` where it has one.
+//! `launchd/systemd/tinygptd.service` and `docs/operations.md` repeat them; tests hold the three together.
+
+use std::process::ExitCode;
+
+/// Why the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Asked to, or idle for as long as was asked.
+    Done = 0,
+    /// Wrong arguments, environment or configuration file.
+    Usage = 64,
+    /// A model cannot be loaded.
+    Model = 69,
+    /// The engine panicked or another invariant broke; trying again may help.
+    Internal = 70,
+    /// The socket or the cache directory cannot be created.
+    Create = 73,
+    /// Another daemon holds the socket or the cache directory.
+    Busy = 75,
+}
+
+impl Exit {
+    /// Every way to end, in the order of the codes.
+    pub const ALL: [Self; 6] =
+        [Self::Done, Self::Usage, Self::Model, Self::Internal, Self::Create, Self::Busy];
+
+    /// The process's exit code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Whether the same command, started again, cannot fare better until somebody changes something.
+    #[must_use]
+    pub const fn is_permanent(self) -> bool {
+        matches!(self, Self::Usage | Self::Model | Self::Create)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_does_not_retry_what_cannot_be_mended_by_retrying() {
+        let unit = include_str!("../../launchd/systemd/tinygptd.service");
+        let line = unit.lines().find_map(|l| l.strip_prefix("RestartPreventExitStatus=")).unwrap();
+        let permanent = Exit::ALL.into_iter().filter(|exit| exit.is_permanent());
+        let codes: Vec<_> = permanent.map(|exit| exit.code().to_string()).collect();
+        assert_eq!(line, codes.join(" "));
+    }
+
+    #[test]
+    fn the_operations_page_documents_exactly_these_codes() {
+        let page = include_str!("../../docs/operations.md");
+        let section = page.split("## Exit codes").nth(1).unwrap().split("\n## ").next().unwrap();
+        let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+        let documented: Vec<u8> = cells.filter_map(|cell| cell.parse().ok()).collect();
+        assert_eq!(documented, Exit::ALL.map(Exit::code));
+    }
+}
