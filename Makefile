@@ -1,0 +1,92 @@
+# What a person runs, and what CI runs: `make check`, `make check-macos`, `make test`.
+#
+# Needs a Rust toolchain, make and python3; everything else is made under the target folder.
+
+CARGO ?= cargo
+PYTHON ?= python3
+PREFIX ?= /usr/local
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
+# The fixtures of the golden tests lie beside the checkout, or where TINYGPT_GOLDEN says.
+ifndef TINYGPT_GOLDEN
+ifneq ($(wildcard $(CURDIR)/../shared/golden/manifest.json),)
+export TINYGPT_GOLDEN := $(abspath $(CURDIR)/../shared/golden)
+endif
+endif
+
+# The real model of the tests.
+export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+.PHONY: help build check fmt clippy doc house check-macos test model demo bench install
+
+help:
+	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
+	@echo "make test                     every test, clients in other languages included"
+	@echo "make check                    formatting, lints, documentation, house rules"
+	@echo "make check-macos              type check for Apple silicon"
+	@echo "make bench                    the figures of docs/performance.md"
+	@echo "make install PREFIX=$(PREFIX)"
+
+build:
+	$(CARGO) build --release -p tinygptd -p tinygpt-client
+
+# -- check --------------------------------------------------------------------
+
+check: fmt clippy doc house
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+# Import directions, and the licences of all dependencies.
+house:
+	$(CARGO) test --workspace --test house
+
+check-macos:
+	.ci/check-macos
+
+# -- test ---------------------------------------------------------------------
+
+# A model that cannot be fetched is no reason to stop: its tests say that they were skipped.
+test:
+	-@$(MAKE) --no-print-directory model
+	@$(PYTHON) tests/run.py
+
+model:
+	$(PYTHON) tests/fetch-model.py $(TINYGPT_REAL_MODEL)
+
+# -- run ----------------------------------------------------------------------
+
+demo: build
+	$(CARGO) run --quiet --release -p tinygpt-tests --bin demo -- $(if $(MODEL),--model "$(MODEL)")
+
+bench: build
+	$(CARGO) run --quiet --release -p tinygpt-tests --bin bench
+
+# -- install ------------------------------------------------------------------
+
+# `tinygptd install` then makes the daemon a service of the user who calls it.
+DEST = $(DESTDIR)$(PREFIX)
+PROGRAMS := tinygptd tinygpt-client
+UNITS := $(DEST)/share/systemd/user
+
+install: build
+	install -d $(DEST)/bin $(DEST)/share/man/man1 $(UNITS) $(DEST)/share/tinygpt
+	install -d $(DEST)/share/bash-completion/completions $(DEST)/share/zsh/site-functions $(DEST)/share/fish/vendor_completions.d
+	@set -e; for program in $(PROGRAMS); do \
+		run=$(TARGET)/release/$$program; \
+		install -m 755 $$run $(DEST)/bin/$$program; \
+		$$run man > $(DEST)/share/man/man1/$$program.1; \
+		$$run completions bash > $(DEST)/share/bash-completion/completions/$$program; \
+		$$run completions zsh > $(DEST)/share/zsh/site-functions/_$$program; \
+		$$run completions fish > $(DEST)/share/fish/vendor_completions.d/$$program.fish; \
+	done
+	sed 's|=@SOCKET@$$|=%t/tinygpt/tinygptd.sock|' launchd/systemd/tinygptd.socket > $(UNITS)/tinygptd.socket
+	sed 's|=@COMMAND@$$|=$(PREFIX)/bin/tinygptd|' launchd/systemd/tinygptd.service > $(UNITS)/tinygptd.service
+	install -m 644 launchd/com.tinygpt.daemon.plist $(DEST)/share/tinygpt
+	@echo "installed under $(DEST); next: $(PREFIX)/bin/tinygptd install"
