@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
@@ -35,6 +35,21 @@ impl Map {
     pub fn will_need(&self) {
         // Advice may be refused without harm.
         let _ = self.0.advise(Advice::WillNeed);
+    }
+
+    /// Brings `range` into memory, so that whoever reads it next waits for no disk.
+    ///
+    /// # Errors
+    /// When the system cannot read the file: an error here instead of a signal at the first touch.
+    /// Systems that cannot do this read ahead instead, and never fail.
+    pub fn fault_in(&self, range: Range<usize>) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        match self.0.advise_range(Advice::PopulateRead, range.start, range.len()) {
+            // Linux before 5.14 does not know the word.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            done => return done,
+        }
+        self.0.advise_range(Advice::WillNeed, range.start, range.len())
     }
 }
 
