@@ -1,0 +1,411 @@
+//! What is on the disk, as far as names, headers and this process's own writes tell.
+//!
+//! The catalogue sits behind the daemon's one lock, and nothing in here touches a file: callers
+//! take a decision under the lock, let go, do the work, and come back with the result.
+//! What it says may therefore be out of date by the time it is acted upon. That costs a miss.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::contents::{Contents, Found, nanoseconds};
+use super::fields;
+use super::history::History;
+use super::mappings::Mappings;
+use super::name::Name;
+use super::record;
+use super::shelf::{Branches, Place, Shelf};
+use super::{Lookalike, Relative};
+use crate::kv::block::Block;
+use crate::kv::key::{BlockKey, Fields, Fingerprint, RecordKey, ShortKey};
+
+/// Names one file for as long as it exists; never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FileId(pub(super) u64);
+
+impl FileId {
+    pub(super) const FIRST: Self = Self(0);
+}
+
+/// A file.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) family: ShortKey,
+    pub(super) name: Name,
+    /// `None` until the header was read.
+    pub(super) contents: Option<Contents>,
+    pub(super) bytes: u64,
+    /// Last use in nanoseconds since the epoch. No two files have the same.
+    pub(super) used: u64,
+    /// Whether this process made the file durable.
+    pub(super) synced: bool,
+}
+
+/// Why a file leaves the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// To make room.
+    Evicted,
+    /// On request.
+    Removed,
+    /// Its contents live on in another file, or it went by itself.
+    Gone,
+    /// It is kept under another name to be looked at.
+    Quarantined,
+}
+
+/// Tells whoever holds mapped blocks that their space on the disk is wanted.
+pub(super) type Pressure = Arc<dyn Fn(&[BlockKey]) + Send + Sync>;
+
+/// Everything that is known of the disk.
+pub(super) struct Catalogue {
+    shelves: HashMap<ShortKey, Shelf>,
+    entries: HashMap<FileId, Entry>,
+    next: u64,
+    clock: u64,
+    /// Files whose header was read, least recently used first.
+    segments: BTreeSet<(u64, FileId)>,
+    records: BTreeSet<(u64, FileId)>,
+    segment_bytes: u64,
+    record_bytes: u64,
+    /// Quarantined files and their bytes.
+    pub(super) bad: Vec<(std::path::PathBuf, u64)>,
+    /// Digest files, of families without a directory, too.
+    pub(super) fields_files: usize,
+    /// Bytes about to be written.
+    pub(super) reserved: u64,
+    /// Files whose header is yet to be read, in the order of the background reader.
+    unread: BTreeSet<FileId>,
+    /// Files used since their modification time was set.
+    touched: HashSet<FileId>,
+    pub(super) mappings: Mappings,
+    pub(super) history: History,
+    pub(super) pressure: Vec<Pressure>,
+}
+
+/// Files of a chain from its end to its beginning.
+#[derive(Debug, Default)]
+pub(super) struct Chain {
+    /// Segments in the order of the chain, and how many of their first blocks belong to it.
+    pub(super) segments: Vec<(FileId, usize)>,
+    /// Whether nothing is missing.
+    pub(super) whole: bool,
+}
+
+impl Catalogue {
+    pub(super) fn new(mappings: usize) -> Self {
+        Self {
+            shelves: HashMap::new(),
+            entries: HashMap::new(),
+            next: 0,
+            clock: 0,
+            segments: BTreeSet::new(),
+            records: BTreeSet::new(),
+            segment_bytes: 0,
+            record_bytes: 0,
+            bad: Vec::new(),
+            fields_files: 0,
+            reserved: 0,
+            unread: BTreeSet::new(),
+            touched: HashSet::new(),
+            mappings: Mappings::new(mappings),
+            history: History::default(),
+            pressure: Vec::new(),
+        }
+    }
+
+    /// Remembers what a family is made from.
+    pub(super) fn declare(&mut self, fingerprint: Fingerprint, fields: Fields) {
+        let shelf = self.shelves.entry(fingerprint.short()).or_default();
+        shelf.fingerprint.get_or_insert(fingerprint);
+        if shelf.fields.is_some() || shelf.fingerprint != Some(fingerprint) {
+            return;
+        }
+        shelf.fields = Some(fields);
+        let contents = shelf.files().filter_map(|id| self.entries.get(&id)?.contents.as_ref());
+        for mark in contents.flat_map(Contents::marks) {
+            self.history.seen(fields.identity, fingerprint.short(), mark);
+        }
+    }
+
+    /// The files of `fingerprint`, when no other family has its short name.
+    pub(super) fn shelf(&self, fingerprint: &Fingerprint) -> Option<&Shelf> {
+        let shelf = self.shelves.get(&fingerprint.short())?;
+        shelf.fingerprint.is_none_or(|known| known == *fingerprint).then_some(shelf)
+    }
+
+    pub(super) fn shelf_mut(&mut self, family: ShortKey) -> &mut Shelf {
+        self.shelves.entry(family).or_default()
+    }
+
+    pub(super) fn shelves(&self) -> impl Iterator<Item = (ShortKey, &Shelf)> {
+        self.shelves.iter().map(|(family, shelf)| (*family, shelf))
+    }
+
+    pub(super) fn fields(&self, family: ShortKey) -> Option<&Fields> {
+        self.shelves.get(&family)?.fields.as_ref()
+    }
+
+    pub(super) fn entry(&self, id: FileId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (FileId, &Entry)> {
+        self.entries.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// Where the block `key` of `shelf` lies, by its full key.
+    pub(super) fn place(&self, shelf: &Shelf, key: &BlockKey) -> Option<Place> {
+        let place = shelf.place(key.short())?;
+        let contents = self.entries.get(&place.file)?.contents.as_ref()?;
+        (contents.keys().get(place.index as usize) == Some(key)).then_some(place)
+    }
+
+    /// Whether a block is the last of its segment.
+    pub(super) fn is_last(&self, place: Place) -> bool {
+        let contents = self.entries.get(&place.file).and_then(|entry| entry.contents.as_ref());
+        contents.is_some_and(|contents| place.index as usize + 1 == contents.keys().len())
+    }
+
+    /// The segments from the chain's root to the block `last`.
+    pub(super) fn chain(&self, fingerprint: &Fingerprint, last: BlockKey) -> Chain {
+        let mut chain = Chain::default();
+        let Some(shelf) = self.shelf(fingerprint) else { return chain };
+        let root = BlockKey::root(fingerprint);
+        let mut next = last;
+        while next != root {
+            let Some(place) = self.place(shelf, &next) else { break };
+            let Some(contents) = &self.entries[&place.file].contents else { break };
+            chain.segments.push((place.file, place.index as usize + 1));
+            next = contents.parent();
+        }
+        chain.whole = next == root;
+        chain.segments.reverse();
+        chain
+    }
+
+    /// The record called `key` behind the block `last`, and what its head says.
+    pub(super) fn record(
+        &self,
+        fingerprint: &Fingerprint,
+        last: BlockKey,
+        key: RecordKey,
+    ) -> Option<(FileId, &record::Head)> {
+        let name = Name::Record { last: last.short(), key: key.short() };
+        let id = self.shelf(fingerprint)?.by_name(&name)?;
+        match &self.entries.get(&id)?.contents {
+            Some(Contents::Record(head)) if head.key == key => Some((id, head)),
+            _ => None,
+        }
+    }
+
+    /// Records without a hidden state whose tail `block` begins with.
+    pub(super) fn covered(&self, fingerprint: &Fingerprint, block: &Block) -> Vec<FileId> {
+        let branches = self.shelf(fingerprint).and_then(|s| s.branches(block.parent.short()));
+        let tails = branches.into_iter().flat_map(Branches::tails);
+        let covered = tails.filter(|(tail, id)| {
+            let contents = self.entries.get(id).and_then(|entry| entry.contents.as_ref());
+            let plain = matches!(contents, Some(Contents::Record(head)) if !head.complete);
+            plain && block.tokens.starts_with(tail)
+        });
+        covered.map(|(_, id)| *id).collect()
+    }
+
+    /// The nearest relative of a prompt that missed.
+    pub(super) fn relative(&mut self, asked: &Lookalike) -> Option<Relative> {
+        let Self { shelves, history, .. } = self;
+        history.relative(asked, |family| shelves.get(&family)?.fields.as_ref())
+    }
+
+    /// Files whose names say that they hold block `at` of a chain, though nobody has looked yet.
+    pub(super) fn promising(&self, shelf: &Shelf, chain: &[BlockKey], at: usize) -> Vec<FileId> {
+        let covers = |id: &FileId, start: usize| match self.entries[id].name {
+            Name::Segment { blocks, .. } => {
+                self.entries[id].contents.is_none() && start + blocks as usize > at
+            }
+            Name::Record { .. } => false,
+        };
+        let starting_at = |start: usize| {
+            let heads = shelf.heads(chain[start].short()).iter();
+            heads.copied().filter(move |id| covers(id, start))
+        };
+        (0..=at).rev().flat_map(starting_at).collect()
+    }
+
+    /// Adds a file by its name alone.
+    pub(super) fn add(&mut self, family: ShortKey, name: Name) -> FileId {
+        let id = FileId(self.next);
+        self.next += 1;
+        let entry = Entry { family, name, contents: None, bytes: 0, used: 0, synced: false };
+        self.entries.insert(id, entry);
+        self.shelf_mut(family).add(name, id);
+        self.unread.insert(id);
+        id
+    }
+
+    /// Adds what the header of a file tells. Returns files that this one makes superfluous.
+    pub(super) fn learn(&mut self, id: FileId, found: Found) -> Vec<FileId> {
+        self.unread.remove(&id);
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.contents.is_none()) else {
+            return Vec::new();
+        };
+        let family = entry.family;
+        let shelf = self.shelves.entry(family).or_default();
+        shelf.fingerprint.get_or_insert(found.contents.fingerprint());
+        let others = shelf.learn(id, &found.contents);
+        (entry.bytes, entry.used) = (found.bytes, found.used);
+        if let Some(fields) = shelf.fields {
+            for mark in found.contents.marks() {
+                self.history.seen(fields.identity, family, mark);
+            }
+        }
+        entry.contents = Some(found.contents);
+        *self.bytes_mut(id) += found.bytes;
+        self.reorder(id, found.used);
+        others.into_iter().filter(|other| self.is_superfluous(*other)).collect()
+    }
+
+    /// Takes a file out.
+    pub(super) fn forget(&mut self, id: FileId, farewell: Farewell) {
+        let Some(used) = self.entries.get(&id).map(|entry| entry.used) else { return };
+        let bytes = self.entries[&id].bytes;
+        if self.entries[&id].contents.is_some() {
+            *self.bytes_mut(id) -= bytes;
+        }
+        self.order_mut(id).remove(&(used, id));
+        self.unread.remove(&id);
+        self.touched.remove(&id);
+        let Some(entry) = self.entries.remove(&id) else { return };
+        self.shelf_mut(entry.family).remove(entry.name, id, entry.contents.as_ref());
+        self.mappings.unlink(id, if farewell == Farewell::Quarantined { 0 } else { bytes });
+        self.remember(&entry, farewell);
+    }
+
+    /// Makes files, given in the order of their chain, the most recently used: the deepest first,
+    /// so that a chain's end is older than its beginning.
+    pub(super) fn touch(&mut self, ids: &[FileId]) {
+        for id in ids.iter().rev() {
+            let now = self.tick();
+            if self.entries.get(id).is_some_and(|entry| entry.contents.is_some()) {
+                self.reorder(*id, now);
+                self.touched.insert(*id);
+            }
+        }
+    }
+
+    /// Files to set the modification time of, and the times.
+    pub(super) fn take_touched(&mut self, most: usize) -> Vec<(ShortKey, Name, u64)> {
+        let ids: Vec<_> = self.touched.iter().copied().take(most).collect();
+        let take = |id: FileId| {
+            self.touched.remove(&id);
+            let entry = self.entries.get(&id)?;
+            Some((entry.family, entry.name, entry.used))
+        };
+        ids.into_iter().filter_map(take).collect()
+    }
+
+    /// Up to `most` files whose header nobody has read yet.
+    pub(super) fn unread(&self, most: usize) -> Vec<FileId> {
+        self.unread.iter().copied().take(most).collect()
+    }
+
+    pub(super) fn set_synced(&mut self, id: FileId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.synced = true;
+        }
+    }
+
+    /// A later moment than any before it, in nanoseconds since the epoch.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.clock = nanoseconds(SystemTime::now()).max(self.clock + 1);
+        self.clock
+    }
+
+    pub(super) fn record_bytes(&self) -> u64 {
+        self.record_bytes
+    }
+
+    /// Everything that counts against the disk budget.
+    pub(super) fn bytes(&mut self) -> u64 {
+        let bad: u64 = self.bad.iter().map(|(_, bytes)| bytes).sum();
+        let side = bad + (self.fields_files * fields::LEN) as u64;
+        let (_, unlinked) = self.mappings.count();
+        self.segment_bytes + self.record_bytes + side + unlinked + self.reserved
+    }
+
+    /// The least recently used record.
+    pub(super) fn oldest_record(&self) -> Option<FileId> {
+        self.records.first().map(|(_, id)| *id)
+    }
+
+    /// The least recently used file that nothing follows and nobody uses. A chain's record is
+    /// always older than its blocks, so it goes before them.
+    pub(super) fn oldest(&self) -> Option<FileId> {
+        let segment = self.segments.iter().find(|(_, id)| self.is_evictable(*id));
+        let oldest = self.records.first().into_iter().chain(segment).min();
+        oldest.map(|(_, id)| *id)
+    }
+
+    /// Segments that eviction would take next if nobody used them.
+    pub(super) fn oldest_in_use(&self, most: usize) -> Vec<FileId> {
+        let in_use = |id: &FileId| self.mappings.in_use(*id);
+        self.segments.iter().map(|(_, id)| *id).filter(in_use).take(most).collect()
+    }
+
+    fn is_evictable(&self, id: FileId) -> bool {
+        let Some(entry) = self.entries.get(&id) else { return false };
+        let keys = entry.contents.as_ref().map_or(&[][..], Contents::keys);
+        let leaf = !self.shelves[&entry.family].has_children(keys);
+        leaf && !self.mappings.in_use(id)
+    }
+
+    /// Whether other segments hold all blocks of this one: what a crash between publishing a
+    /// merged segment and unlinking its sources leaves.
+    fn is_superfluous(&self, id: FileId) -> bool {
+        let Some(entry) = self.entries.get(&id) else { return false };
+        let keys = entry.contents.as_ref().map_or(&[][..], Contents::keys);
+        !keys.is_empty() && !self.shelves[&entry.family].uses(id, keys)
+    }
+
+    fn reorder(&mut self, id: FileId, used: u64) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut entry.used, used);
+        let order = self.order_mut(id);
+        order.remove(&(before, id));
+        order.insert((used, id));
+    }
+
+    fn order_mut(&mut self, id: FileId) -> &mut BTreeSet<(u64, FileId)> {
+        match self.entries.get(&id).map(|entry| entry.name) {
+            Some(Name::Record { .. }) => &mut self.records,
+            _ => &mut self.segments,
+        }
+    }
+
+    fn bytes_mut(&mut self, id: FileId) -> &mut u64 {
+        match self.entries.get(&id).map(|entry| entry.name) {
+            Some(Name::Record { .. }) => &mut self.record_bytes,
+            _ => &mut self.segment_bytes,
+        }
+    }
+
+    fn remember(&mut self, entry: &Entry, farewell: Farewell) {
+        let Some(fields) = self.fields(entry.family) else { return };
+        let identity = fields.identity;
+        for mark in entry.contents.iter().flat_map(Contents::marks) {
+            match farewell {
+                Farewell::Evicted => self.history.evicted(identity, entry.family, mark),
+                Farewell::Removed => self.history.removed(identity, entry.family, mark),
+                Farewell::Gone | Farewell::Quarantined => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Catalogue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.segment_bytes + self.record_bytes;
+        write!(f, "Catalogue({} files of {bytes} bytes)", self.entries.len())
+    }
+}

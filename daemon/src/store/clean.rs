@@ -1,0 +1,185 @@
+//! Starting and tidying up: what is in the directory, and what should not be.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry};
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::fields;
+use super::name::{Name, QUARANTINED, TEMPORARY, VERSION_DIR, parse_fields_name, parse_key};
+use super::shared::Shared;
+use crate::kv::key::ShortKey;
+
+/// Digest files kept for families that have no files left; the youngest stay.
+const ORPHANS: usize = 256;
+
+/// What collecting took away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Files: temporary, quarantined, superfluous, evicted.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Collected {
+    fn take(&mut self, path: &Path) {
+        let bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
+        match fs::remove_file(path) {
+            Ok(()) => (self.files, self.bytes) = (self.files + 1, self.bytes + bytes),
+            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove a file"),
+        }
+    }
+}
+
+impl Shared {
+    /// Reads every directory once and enters what is there by name. Temporary files go: only a
+    /// writer that is gone can have left them.
+    pub(super) fn enter_names(&self) -> std::io::Result<()> {
+        for entry in fs::read_dir(self.root())? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let text = name.to_str().unwrap_or_default();
+            if let Some(family) = parse_key(text) {
+                self.enter_family(family, &entry.path())?;
+            } else if let Some(family) = parse_fields_name(text) {
+                let mut catalogue = self.catalogue();
+                catalogue.shelf_mut(family).has_fields_file = true;
+                catalogue.fields_files += 1;
+            } else if text.ends_with(TEMPORARY) {
+                Collected::default().take(&entry.path());
+            }
+        }
+        Ok(())
+    }
+
+    fn enter_family(&self, family: ShortKey, dir: &Path) -> std::io::Result<()> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            match entry.file_name().to_str().map(str::parse::<Name>) {
+                Some(Ok(name)) => names.push(name),
+                _ => self.enter_other(&entry),
+            }
+        }
+        if names.is_empty() {
+            // It stays when something is in it that is not ours.
+            let _ = fs::remove_dir(dir);
+        }
+        let mut catalogue = self.catalogue();
+        names.into_iter().for_each(|name| _ = catalogue.add(family, name));
+        Ok(())
+    }
+
+    fn enter_other(&self, entry: &DirEntry) {
+        let name = entry.file_name();
+        if ends_with(&name, TEMPORARY) {
+            Collected::default().take(&entry.path());
+        } else if ends_with(&name, QUARANTINED) {
+            let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
+            self.catalogue().bad.push((entry.path(), bytes));
+        }
+    }
+
+    /// Reads the digest files, for the reasons of misses; keeps a bounded number without family.
+    pub(super) fn read_fields(&self) {
+        let families: Vec<_> = {
+            let catalogue = self.catalogue();
+            let with_file = catalogue.shelves().filter(|(_, shelf)| shelf.has_fields_file);
+            with_file.map(|(family, shelf)| (family, shelf.is_empty())).collect()
+        };
+        let mut orphans = Vec::new();
+        for (family, is_empty) in families {
+            let path = self.fields_path(family);
+            let read = fs::read(&path).ok().and_then(|bytes| fields::decode(&bytes).ok());
+            match read.filter(|(fingerprint, _)| fingerprint.short() == family) {
+                Some((fingerprint, fields)) => self.catalogue().declare(fingerprint, fields),
+                None => self.drop_fields(family),
+            }
+            if is_empty {
+                let modified = fs::metadata(&path).and_then(|metadata| metadata.modified());
+                orphans.push((modified.unwrap_or(SystemTime::UNIX_EPOCH), family));
+            }
+        }
+        orphans.sort_unstable();
+        let surplus = orphans.len().saturating_sub(ORPHANS);
+        orphans[..surplus].iter().for_each(|(_, family)| self.drop_fields(*family));
+    }
+
+    fn drop_fields(&self, family: ShortKey) {
+        // One that cannot be removed is tried again at the next start.
+        let _ = fs::remove_file(self.fields_path(family));
+        let mut catalogue = self.catalogue();
+        if std::mem::take(&mut catalogue.shelf_mut(family).has_fields_file) {
+            catalogue.fields_files -= 1;
+        }
+    }
+
+    /// Removes the directories of other format versions.
+    pub(super) fn drop_other_versions(&self) {
+        let Ok(entries) = fs::read_dir(&self.settings.dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let version = name.to_str().and_then(|name| name.strip_prefix('v'));
+            let other = version.is_some_and(|version| version.parse::<u32>().is_ok());
+            if other && name != VERSION_DIR {
+                tracing::info!(path = %entry.path().display(), "removing another format version");
+                // Whatever stays is tried again at the next start.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Enforces the budgets and removes what serves nobody; runs on the writer's thread.
+    pub(super) fn collect(&self) -> Collected {
+        self.read_all_headers();
+        let before = self.catalogue().bytes();
+        let evicted = self.tally.evictions.count();
+        // Whatever cannot be evicted now is in use, and stays until the next time.
+        let _ = self.keep_record_quota(0);
+        let _ = self.make_room(0);
+        self.drop_other_versions();
+        let mut collected = self.clean(false);
+        collected.files += self.tally.evictions.count() - evicted;
+        collected.bytes = before.saturating_sub(self.catalogue().bytes()).max(collected.bytes);
+        collected
+    }
+
+    /// Removes temporary and quarantined files and empty directories; with `all`, every file of
+    /// families that have none in the catalogue.
+    pub(super) fn clean(&self, all: bool) -> Collected {
+        let families: Vec<_> = self.catalogue().shelves().map(|(family, _)| family).collect();
+        let mut collected = Collected::default();
+        for family in families {
+            let one = self.clean_dir(family, all);
+            collected.files += one.files;
+            collected.bytes += one.bytes;
+        }
+        self.catalogue().bad.retain(|(path, _)| path.exists());
+        collected
+    }
+
+    pub(super) fn clean_dir(&self, family: ShortKey, all: bool) -> Collected {
+        let dir = self.dir(family);
+        let mut collected = Collected::default();
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let useless = ends_with(&name, TEMPORARY) || ends_with(&name, QUARANTINED);
+            if useless || (all && !self.knows(family, &name)) {
+                collected.take(&entry.path());
+            }
+        }
+        // Fails, as it should, while there are files.
+        let _ = fs::remove_dir(dir);
+        collected
+    }
+
+    fn knows(&self, family: ShortKey, name: &OsStr) -> bool {
+        let name = name.to_str().and_then(|name| name.parse().ok());
+        name.is_some_and(|name| self.catalogue().shelf_mut(family).by_name(&name).is_some())
+    }
+}
+
+fn ends_with(name: &OsStr, suffix: &str) -> bool {
+    name.as_encoded_bytes().ends_with(suffix.as_bytes())
+}

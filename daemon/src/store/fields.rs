@@ -1,0 +1,64 @@
+//! Digest files: what a family's name was made from, field by field, for the reasons of misses.
+//!
+//! ```text
+//!      0   8  magic "tgkv-fld"
+//!      8   4  format version, 1
+//!     12   4  n: number of fields
+//!     16  32  fingerprint
+//!     48      n times: the field's tag in ASCII, zero-padded to 16 bytes, and its digest of 32
+//!         32  blake3 of everything before
+//! ```
+
+use super::coding::{Decoder, Encoder, checksum, expect_kind};
+use super::damage::Damage;
+use super::segment::VERSION;
+use crate::kv::key::{Digest, Field, Fields, Fingerprint};
+
+const MAGIC: [u8; 8] = *b"tgkv-fld";
+const TAG: usize = 16;
+const SUM: usize = 32;
+
+/// Bytes of every digest file.
+pub(super) const LEN: usize = 48 + Fields::ALL.len() * (TAG + 32) + SUM;
+
+/// The bytes of the file of `fields`.
+pub(super) fn encode(fields: &Fields) -> Vec<u8> {
+    let mut to = Encoder::default();
+    to.bytes(&MAGIC).u32(VERSION).u32(Fields::ALL.len() as u32).bytes(&fields.fingerprint().0);
+    for field in Fields::ALL {
+        to.bytes(&tag(*field)).bytes(&fields.digest(*field).0);
+    }
+    to.sum().finish()
+}
+
+/// The inverse of [`encode`].
+pub(super) fn decode(bytes: &[u8]) -> Result<(Fingerprint, Fields), Damage> {
+    if bytes.len() != LEN {
+        return Err(Damage::Length { found: bytes.len() as u64, said: LEN as u64 });
+    }
+    let (covered, sum) = bytes.split_at(LEN - SUM);
+    let mut from = Decoder::new(covered);
+    expect_kind(&mut from, MAGIC, VERSION)?;
+    if checksum(covered) != *sum {
+        return Err(Damage::HeaderSum);
+    }
+    if from.u32()? as usize != Fields::ALL.len() {
+        return Err(Damage::Field("fields"));
+    }
+    let fingerprint = Fingerprint(from.array()?);
+    let mut fields = Fields::default();
+    for field in Fields::ALL {
+        if from.array()? != tag(*field) {
+            return Err(Damage::Field("tag"));
+        }
+        fields.set(*field, Digest(from.array()?));
+    }
+    let named = fields.fingerprint() == fingerprint;
+    named.then_some((fingerprint, fields)).ok_or(Damage::Key(0))
+}
+
+fn tag(field: Field) -> [u8; TAG] {
+    let mut tag = [0; TAG];
+    tag[..field.tag().len()].copy_from_slice(field.tag().as_bytes());
+    tag
+}

@@ -1,0 +1,217 @@
+//! The store as everyone else sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Instant;
+
+use super::clean::Collected;
+use super::remove::{Removed, Target};
+use super::shared::Shared;
+use super::stats::Stats;
+use super::verify::Verified;
+use super::writer::Order;
+use super::{Entry, Family, Lookalike, Relative, Restore, Restored, Save};
+use crate::kv::key::{BlockKey, Fields, Fingerprint, RecordKey};
+
+/// Headers that the survey reads before it lets prompts go first.
+const SURVEY: usize = 64;
+
+/// What a loader is asked to do.
+pub(super) enum Job {
+    Restore(Box<Restore>, Reply),
+    /// Read the headers of a few files, and come back for more.
+    Survey,
+    Close,
+}
+
+type Reply = Box<dyn FnOnce(Restored) + Send>;
+
+/// The way to a loader thread.
+#[derive(Debug, Clone)]
+pub(super) struct Loader {
+    pub(super) jobs: Sender<Job>,
+    /// Prompts that wait for it.
+    pub(super) waiting: Arc<AtomicUsize>,
+}
+
+impl Loader {
+    /// Gives the job back when the loader is gone.
+    pub(super) fn send(&self, job: Job) -> Option<Job> {
+        self.jobs.send(job).err().map(|refused| refused.0)
+    }
+}
+
+/// A cheap, cloneable way to the disk tier.
+#[derive(Debug, Clone)]
+pub struct StoreHandle {
+    shared: Arc<Shared>,
+    orders: Sender<Order>,
+    loaders: Arc<[Loader]>,
+}
+
+impl StoreHandle {
+    pub(super) fn new(shared: Arc<Shared>, orders: Sender<Order>, loaders: Arc<[Loader]>) -> Self {
+        Self { shared, orders, loaders }
+    }
+
+    /// Remembers what a family is made from, for the reasons of misses.
+    pub fn declare(&self, family: &Family) {
+        self.shared.catalogue().declare(family.fingerprint, family.fields);
+    }
+
+    /// Calls `hook` when the disk is full of segments whose blocks others hold: with the keys of
+    /// blocks that should be let go of. It is called on the writer's thread and must not wait.
+    pub fn on_pressure(&self, hook: impl Fn(&[BlockKey]) + Send + Sync + 'static) {
+        self.shared.catalogue().pressure.push(Arc::new(hook));
+    }
+
+    /// Whether a loader would find anything useful; `record` is the key of the whole prompt's
+    /// record. One look at the catalogue.
+    pub fn may_have(&self, asked: &Restore, record: Option<RecordKey>) -> bool {
+        self.shared.may_have(asked, record)
+    }
+
+    /// Has a loader find everything that helps with a prompt, and calls `reply` on its thread.
+    pub fn restore(&self, asked: Restore, reply: Box<dyn FnOnce(Restored) + Send>) {
+        let idle = self.loaders.iter().min_by_key(|loader| loader.waiting.load(Ordering::Relaxed));
+        let Some(loader) = idle else { return reply(Restored::default()) };
+        loader.waiting.fetch_add(1, Ordering::Relaxed);
+        if let Some(Job::Restore(_, reply)) = loader.send(Job::Restore(Box::new(asked), reply)) {
+            reply(Restored::default());
+        }
+    }
+
+    /// Queues blocks and a record for the writer. `false` when there is no room in the queue: the
+    /// save is dropped, and whoever waits for a durable one is told so.
+    pub fn save(&self, save: Save) -> bool {
+        let shared = &self.shared;
+        shared.remember(&save);
+        let bytes = save.bytes() as u64;
+        if shared.tally.queue_bytes.count() + bytes > shared.tuning.queue as u64 {
+            shared.tally.dropped_writes.add(1);
+            save.refuse();
+            return false;
+        }
+        shared.tally.queue_bytes.add(bytes);
+        match self.orders.send(Order::Save(Box::new(save))) {
+            Ok(()) => true,
+            Err(mpsc::SendError(order)) => {
+                shared.tally.queue_bytes.sub(bytes);
+                order.refuse();
+                false
+            }
+        }
+    }
+
+    /// The nearest relative of a prompt that missed. One look at the catalogue.
+    pub fn relative(&self, asked: &Lookalike) -> Option<Relative> {
+        self.shared.catalogue().relative(asked)
+    }
+
+    /// What a family is made from, when it was declared or its digest file could be read.
+    pub fn fields(&self, fingerprint: &Fingerprint) -> Option<Fields> {
+        self.shared.catalogue().shelf(fingerprint)?.fields
+    }
+
+    /// All chain ends. May read headers: call it off the runtime.
+    pub fn list(&self) -> Vec<Entry> {
+        self.shared.list()
+    }
+
+    /// The chain ends whose key begins with these hexadecimal digits. May read headers.
+    pub fn find(&self, prefix: &str) -> Vec<Entry> {
+        let mut entries = self.list();
+        entries.retain(|entry| entry.key.to_string().starts_with(prefix));
+        entries
+    }
+
+    /// The chain end called `key`. May read headers.
+    pub fn get(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<Entry> {
+        let mut entries = self.list().into_iter();
+        entries.find(|entry| entry.fingerprint == *fingerprint && entry.key == *key)
+    }
+
+    /// The token ids of the chain that ends with `key`. Reads headers.
+    pub fn tokens(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<Vec<u32>> {
+        self.shared.tokens(fingerprint, key)
+    }
+
+    /// Removes a chain end, its descendants, and the blocks that no other chain needs, after
+    /// everything that was saved before. Waits for the disk.
+    pub fn remove(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Removed {
+        self.order_removal(Target::Chain(*fingerprint, *key))
+    }
+
+    /// Removes everything of a family. Waits for the disk.
+    pub fn remove_family(&self, fingerprint: &Fingerprint) -> Removed {
+        self.order_removal(Target::Family(*fingerprint))
+    }
+
+    /// Removes everything. Waits for the disk.
+    pub fn remove_all(&self) -> Removed {
+        self.order_removal(Target::Everything)
+    }
+
+    /// Reads every file again and compares every checksum; with `repair`, sets damaged ones
+    /// aside. Waits for the disk, for long.
+    pub fn verify(&self, repair: bool) -> Verified {
+        self.shared.verify(repair)
+    }
+
+    /// Enforces the budgets and removes temporary, quarantined and foreign files. Waits for the
+    /// disk.
+    pub fn gc(&self) -> Collected {
+        self.order(Order::Collect).unwrap_or_default()
+    }
+
+    /// Where the store stands. One look at the catalogue.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Waits until everything that was saved before is written or dropped.
+    pub fn flush(&self) {
+        // A writer that is gone has nothing left to write.
+        let _ = self.order(Order::Flush);
+    }
+
+    fn order_removal(&self, target: Target) -> Removed {
+        self.order(|reply| Order::Remove(target, reply)).unwrap_or_default()
+    }
+
+    fn order<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Option<T> {
+        let (reply, answer) = mpsc::channel();
+        self.orders.send(order(reply)).ok()?;
+        answer.recv().ok()
+    }
+}
+
+/// A loader's thread: serves prompts, and surveys the disk in between.
+pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
+    let mut first = true;
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Restore(asked, reply) => {
+                itself.waiting.fetch_sub(1, Ordering::Relaxed);
+                let late = shared.closing.get().is_some_and(|deadline| Instant::now() > *deadline);
+                reply(if late { Restored::default() } else { shared.restore(&asked) });
+            }
+            Job::Survey => {
+                if std::mem::take(&mut first) {
+                    shared.read_fields();
+                    shared.drop_other_versions();
+                }
+                if shared.closing.get().is_none() && shared.read_some_headers(SURVEY) {
+                    itself.send(Job::Survey);
+                }
+            }
+            Job::Close => break,
+        }
+    }
+    for job in jobs.try_iter() {
+        if let Job::Restore(_, reply) = job {
+            reply(Restored::default());
+        }
+    }
+}

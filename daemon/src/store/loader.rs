@@ -1,0 +1,352 @@
+//! Reading: from a prompt to mapped, faulted-in, verified blocks.
+//!
+//! A loader walks the prompt's keys from segment to segment. Each segment is mapped once per
+//! process, and each block of a mapping is checked once: its checksums, which also brings its
+//! pages into memory, then its tokens and its sizes against the request's. Only then does anyone
+//! see it. Whatever fails a check is set aside and is a miss, and the walk goes on without it.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::catalogue::FileId;
+use super::contents::expect_name;
+use super::damage::{Damage, Fault};
+use super::mappings::Mapping;
+use super::name::Name;
+use super::segment::{self, Header};
+use super::shared::Shared;
+use super::shelf::{Branches, common};
+use super::{Restore, Restored, record};
+use crate::kv::block::{Block, Part};
+use crate::kv::key::{BlockKey, RecordKey};
+use crate::kv::layout::BLOCK;
+use crate::kv::record::Record;
+use crate::sys::mmap::Map;
+
+/// Headers read to find the best relative behind the last hit.
+const CANDIDATES: usize = 32;
+/// Damaged relatives after which no further one is tried.
+const ATTEMPTS: usize = 4;
+
+impl Shared {
+    /// Whether a loader would find anything, as far as names and headers already read tell.
+    pub(super) fn may_have(&self, asked: &Restore, record: Option<RecordKey>) -> bool {
+        let catalogue = self.catalogue();
+        let Some(shelf) = catalogue.shelf(&asked.family.fingerprint) else { return false };
+        let next = asked.keys.get(asked.from);
+        let has_next = next.is_some_and(|key| {
+            catalogue.place(shelf, key).is_some()
+                || !catalogue.promising(shelf, &asked.keys, asked.from).is_empty()
+        });
+        let last = asked.parent(asked.from);
+        let rest = asked.rest(asked.from);
+        let lends = |branches: &Branches| {
+            branches.unread().next().is_some()
+                || branches.nearest_block(rest).is_some()
+                || branches.nearest_tail(rest).is_some()
+        };
+        let has_record = || {
+            let end = asked.parent(asked.keys.len()).short();
+            record.is_some_and(|key| {
+                shelf.by_name(&Name::Record { last: end, key: key.short() }).is_some()
+            })
+        };
+        has_next
+            || shelf.branches(last.short()).is_some_and(lends)
+            || catalogue.place(shelf, &last).is_some_and(|place| !catalogue.is_last(place))
+            || (asked.from == asked.keys.len() && has_record())
+    }
+
+    /// Finds everything that helps with a prompt.
+    pub(super) fn restore(&self, asked: &Restore) -> Restored {
+        let mut walk =
+            Walk { shared: self, asked, at: asked.from, used: vec![], found: Restored::default() };
+        walk.blocks();
+        walk.partial();
+        walk.record();
+        let Walk { used, found, .. } = walk;
+        if !used.is_empty() {
+            self.tally.hits.add(1);
+            let mut catalogue = self.catalogue();
+            let before = catalogue.chain(&asked.family.fingerprint, asked.parent(asked.from));
+            let before = before.segments.into_iter().map(|(id, _)| id);
+            let chain: Vec<_> =
+                before.filter(|id| !used.contains(id)).chain(used.clone()).collect();
+            catalogue.touch(&chain);
+        }
+        found
+    }
+
+    /// The mapping of a segment; opened, and its header checked, if it is not mapped already.
+    pub(super) fn mapping(&self, id: FileId) -> Result<Arc<Mapping>, Fault> {
+        if let Some(mapping) = self.catalogue().mappings.find(id) {
+            return Ok(mapping);
+        }
+        let (_, name, path) = self.locate(id).ok_or(Fault::Gone)?;
+        let known = self.catalogue().mappings.find_map(id);
+        let mapping = match known {
+            Some(map) => {
+                let header = Header::decode(&map, map.len() as u64)?;
+                Mapping::new(map, header)
+            }
+            None => open(&File::open(path)?)?,
+        };
+        expect_name(name, mapping.header.name())?;
+        self.keep(id, Arc::new(mapping))
+    }
+
+    fn keep(&self, id: FileId, mapping: Arc<Mapping>) -> Result<Arc<Mapping>, Fault> {
+        let mut catalogue = self.catalogue();
+        // Another thread may have mapped it meanwhile: one mapping per process.
+        if let Some(mapping) = catalogue.mappings.find(id) {
+            return Ok(mapping);
+        }
+        if catalogue.entry(id).is_none() {
+            return Err(Fault::Gone);
+        }
+        catalogue.mappings.keep(id, Arc::clone(&mapping)).map_err(Fault::Mappings)?;
+        Ok(mapping)
+    }
+}
+
+/// Maps a segment and checks its header. The descriptor is closed on return.
+pub(super) fn open(file: &File) -> Result<Mapping, Fault> {
+    let header = Header::read(file)?;
+    let map = Map::open(file, header.file_len as usize)?;
+    header.check_padding(&map)?;
+    Ok(Mapping::new(Arc::new(map), header))
+}
+
+/// Block `index` of a mapping, faulted in and verified.
+pub(super) fn verified(mapping: &Mapping, index: usize) -> Result<Arc<Block>, Fault> {
+    if !mapping.is_verified(index) {
+        for (part, extent) in mapping.header.blocks[index].parts.iter().enumerate() {
+            mapping.map.fault_in(extent.range())?;
+            mapping.header.check_part(&mapping.map, index, part)?;
+        }
+        mapping.set_verified(index);
+    }
+    Ok(Arc::new(mapped(mapping, index)))
+}
+
+/// Block `index` of a mapping, whose bytes are known to be right.
+pub(super) fn mapped(mapping: &Mapping, index: usize) -> Block {
+    let head = &mapping.header.blocks[index];
+    let part =
+        |extent: &segment::Extent| Arc::new(Part::Mapped(Arc::clone(&mapping.map), extent.range()));
+    let (key, parent, tokens) = (head.key, head.parent, head.tokens);
+    Block { key, parent, tokens, parts: head.parts.iter().map(part).collect() }
+}
+
+impl Restore {
+    /// The block before block `at`.
+    fn parent(&self, at: usize) -> BlockKey {
+        match at.checked_sub(1) {
+            Some(before) => self.keys[before],
+            None => BlockKey::root(&self.family.fingerprint),
+        }
+    }
+
+    /// The tokens from block `at` on.
+    fn rest(&self, at: usize) -> &[u32] {
+        &self.tokens[at * BLOCK..]
+    }
+}
+
+/// The search for one prompt.
+struct Walk<'a> {
+    shared: &'a Shared,
+    asked: &'a Restore,
+    /// The next block to find.
+    at: usize,
+    /// Files that helped, in the order of the chain.
+    used: Vec<FileId>,
+    found: Restored,
+}
+
+impl Walk<'_> {
+    /// Follows the chain until a block is nowhere.
+    fn blocks(&mut self) {
+        while self.at < self.asked.keys.len() {
+            let Some(id) = self.find(self.asked.keys[self.at]) else { return };
+            let before = self.at;
+            let taken = self.take_run(id);
+            if self.at > before {
+                self.used.push(id);
+            }
+            if taken.is_err_and(|fault| self.note(id, &fault)) {
+                return;
+            }
+        }
+    }
+
+    /// The segment with `key`, from headers already read or from those that its name promises.
+    fn find(&self, key: BlockKey) -> Option<FileId> {
+        let look = || {
+            let catalogue = self.shared.catalogue();
+            let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
+            catalogue.place(shelf, &key).map(|place| place.file)
+        };
+        look().or_else(|| {
+            self.shared.read_headers(&self.promising());
+            look()
+        })
+    }
+
+    fn promising(&self) -> Vec<FileId> {
+        let catalogue = self.shared.catalogue();
+        let shelf = catalogue.shelf(&self.asked.family.fingerprint);
+        shelf.map_or_else(Vec::new, |shelf| catalogue.promising(shelf, &self.asked.keys, self.at))
+    }
+
+    /// Takes blocks from one segment for as long as they are the prompt's.
+    fn take_run(&mut self, id: FileId) -> Result<(), Fault> {
+        let mapping = self.shared.mapping(id)?;
+        self.expect_family(&mapping)?;
+        let heads = &mapping.header.blocks;
+        let start = heads.iter().position(|head| head.key == self.asked.keys[self.at]);
+        for index in start.ok_or(Fault::Gone)?..heads.len() {
+            if self.asked.keys.get(self.at) != Some(&heads[index].key) {
+                break;
+            }
+            if !self.asked.rest(self.at).starts_with(&heads[index].tokens) {
+                return Err(Damage::Tokens(index).into());
+            }
+            self.found.blocks.push(verified(&mapping, index)?);
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    /// Finds the block behind the last hit that goes on most like the prompt.
+    fn partial(&mut self) {
+        for _ in 0..ATTEMPTS {
+            let Some((id, index)) = self.nearest_block() else { return };
+            match self.load_partial(id, index) {
+                Ok(block) => {
+                    self.found.partial = Some(block);
+                    return self.used.push(id);
+                }
+                Err(fault) if self.note(id, &fault) => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn nearest_block(&mut self) -> Option<(FileId, usize)> {
+        let asked = self.asked;
+        let (parent, rest) = (asked.parent(self.at), asked.rest(self.at));
+        let in_run = self.next_in_run(parent, rest);
+        self.read_candidates(parent);
+        let catalogue = self.shared.catalogue();
+        let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
+        let nearest =
+            shelf.branches(parent.short()).and_then(|branches| branches.nearest_block(rest));
+        let branch = nearest.map(|(common, id)| (common, id, 0));
+        let best = in_run.into_iter().chain(branch).max_by_key(|(common, ..)| *common)?;
+        Some((best.1, best.2))
+    }
+
+    /// The block after `parent` in the same segment, if it begins like `rest`.
+    fn next_in_run(&mut self, parent: BlockKey, rest: &[u32]) -> Option<(usize, FileId, usize)> {
+        let place = {
+            let catalogue = self.shared.catalogue();
+            let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
+            catalogue.place(shelf, &parent)?
+        };
+        let mapping = self.shared.mapping(place.file);
+        let mapping = mapping.inspect_err(|fault| _ = self.note(place.file, fault)).ok()?;
+        let index = place.index as usize + 1;
+        let common = common(&mapping.header.blocks.get(index)?.tokens, rest);
+        (common > 0).then_some((common, place.file, index))
+    }
+
+    fn read_candidates(&self, parent: BlockKey) {
+        let unread: Vec<_> = {
+            let catalogue = self.shared.catalogue();
+            let shelf = catalogue.shelf(&self.asked.family.fingerprint);
+            let branches = shelf.and_then(|shelf| shelf.branches(parent.short()));
+            branches.into_iter().flat_map(Branches::unread).take(CANDIDATES).collect()
+        };
+        self.shared.read_headers(&unread);
+    }
+
+    fn load_partial(&self, id: FileId, index: usize) -> Result<Arc<Block>, Fault> {
+        let mapping = self.shared.mapping(id)?;
+        self.expect_family(&mapping)?;
+        verified(&mapping, index)
+    }
+
+    /// Finds the record of the whole prompt, else the one behind the last hit that goes on most
+    /// like the prompt.
+    fn record(&mut self) {
+        for _ in 0..ATTEMPTS {
+            let Some(id) = self.nearest_record() else { return };
+            match self.load_record(id) {
+                Ok(record) => {
+                    self.found.record = Some(Arc::new(record));
+                    return self.used.push(id);
+                }
+                Err(fault) if self.note(id, &fault) => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn nearest_record(&self) -> Option<FileId> {
+        let parent = self.asked.parent(self.at);
+        let rest = self.asked.rest(self.at);
+        self.read_candidates(parent);
+        let catalogue = self.shared.catalogue();
+        let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
+        let exact = (rest.len() < BLOCK).then(|| {
+            let key = RecordKey::new(&self.asked.family.fingerprint, &parent, rest).short();
+            shelf.by_name(&Name::Record { last: parent.short(), key })
+        });
+        exact.flatten().or_else(|| {
+            let (_, id) = shelf.branches(parent.short())?.nearest_tail(rest)?;
+            Some(id)
+        })
+    }
+
+    fn load_record(&self, id: FileId) -> Result<Record, Fault> {
+        let (_, name, path) = self.shared.locate(id).ok_or(Fault::Gone)?;
+        let (head, record) = record::read(&File::open(path)?)?;
+        expect_name(name, head.name())?;
+        let family = &self.asked.family;
+        let parent = self.asked.parent(self.at);
+        if (head.fingerprint, head.last) != (family.fingerprint, parent) {
+            return Err(Fault::Gone);
+        }
+        if head.layout != family.layout.digest() {
+            return Err(Damage::Layout.into());
+        }
+        Ok(record)
+    }
+
+    /// Keys of one short name may belong to two families: the other one's file is simply not ours.
+    fn expect_family(&self, mapping: &Mapping) -> Result<(), Fault> {
+        let family = &self.asked.family;
+        if mapping.header.fingerprint != family.fingerprint {
+            return Err(Fault::Gone);
+        }
+        let sizes = family.layout.parts();
+        let fits = |head: &segment::Head| {
+            head.parts.iter().map(|part| part.length()).eq(sizes.iter().map(|bytes| *bytes as u64))
+        };
+        if mapping.header.layout != family.layout.digest()
+            || !mapping.header.blocks.iter().all(fits)
+        {
+            return Err(Damage::Layout.into());
+        }
+        Ok(())
+    }
+
+    /// Takes note of what went wrong. Whether it would go wrong again at once.
+    fn note(&mut self, id: FileId, fault: &Fault) -> bool {
+        self.found.corrupt |= matches!(fault, Fault::Damaged(_));
+        self.found.io_error |= matches!(fault, Fault::Io(_));
+        self.shared.report(id, fault);
+        matches!(fault, Fault::Io(_) | Fault::Mappings(_))
+    }
+}

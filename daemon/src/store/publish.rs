@@ -1,0 +1,230 @@
+//! Writing one file: account, write under a temporary name, rename, and only then show it.
+//!
+//! A file is complete before it has its name, and it never changes under that name. What a crash
+//! leaves is a temporary file, which the next start removes, or, when nobody synced, a file whose
+//! bytes did not reach the disk, which fails its checksum.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::catalogue::{Farewell, FileId};
+use super::contents::{Contents, Found};
+use super::mappings::Mapping;
+use super::name::{Name, TEMPORARY};
+use super::segment::Header;
+use super::shared::Shared;
+use super::{Family, fields, record};
+use crate::kv::block::Block;
+use crate::kv::key::ShortKey;
+use crate::sys::mmap::Map;
+
+/// Why something was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unwritten {
+    #[error("writing pauses after the disk was full")]
+    Paused,
+    #[error("the store is closing")]
+    Closing,
+    #[error("the chain has {tokens} tokens, at least {minimum} are kept")]
+    BelowMinimum { tokens: usize, minimum: usize },
+    #[error("the blocks before it are not on disk")]
+    Orphan,
+    #[error(
+        "{written} bytes were written today, the limit is {limit}, and {needed} more are needed"
+    )]
+    Daily { written: u64, limit: u64, needed: u64 },
+    #[error("{free} bytes are free on the disk, {floor} are to stay free, and {needed} are needed")]
+    Floor { free: u64, floor: u64, needed: u64 },
+    #[error("{needed} bytes do not fit into the budget of {budget} and nothing can be evicted")]
+    Budget { needed: u64, budget: u64 },
+    #[error("cannot write: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Unwritten {
+    /// Whether the disk has no room, which more writing would not change.
+    pub(super) fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Self::Floor { .. } => true,
+            Self::Io(error) => matches!(error.kind(), StorageFull | QuotaExceeded),
+            _ => false,
+        }
+    }
+}
+
+/// A segment that was just written.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) id: FileId,
+    /// `None` when as many segments are mapped as may be.
+    pub(super) mapping: Option<Arc<Mapping>>,
+}
+
+impl Shared {
+    /// Writes `blocks`, which follow one another, as one segment. Room was made before.
+    pub(super) fn publish_segment(
+        &self,
+        header: Header,
+        blocks: &[Arc<Block>],
+        sync: bool,
+    ) -> Result<Published, Unwritten> {
+        let family = header.fingerprint.short();
+        let name = header.name();
+        let file = self.put(family, name, header.file_len, sync, |file| {
+            self.write_segment(file, &header, blocks)
+        })?;
+        let contents = Contents::from(&header);
+        let mapping = Map::open(&file, header.file_len as usize).ok().map(|map| {
+            let mapping = Mapping::new(Arc::new(map), header);
+            (0..blocks.len()).for_each(|block| mapping.set_verified(block));
+            Arc::new(mapping)
+        });
+        let id = self.enter(family, name, contents, file.metadata()?.len(), sync);
+        let keep = |mapping: &Arc<Mapping>| {
+            self.catalogue().mappings.keep(id, Arc::clone(mapping)).is_ok()
+        };
+        Ok(Published { id, mapping: mapping.filter(keep) })
+    }
+
+    /// Writes a record. Room was made before.
+    pub(super) fn publish_record(
+        &self,
+        head: record::Head,
+        bytes: &[u8],
+        sync: bool,
+    ) -> Result<FileId, Unwritten> {
+        let (family, name) = (head.fingerprint.short(), head.name());
+        let len = bytes.len() as u64;
+        self.put(family, name, len, sync, |file| self.write_at(file, bytes, 0))?;
+        Ok(self.enter(family, name, Contents::Record(head), len, sync))
+    }
+
+    /// Writes the digest file of a family unless it is there.
+    pub(super) fn publish_fields(&self, family: &Family) -> io::Result<()> {
+        let short = family.fingerprint.short();
+        if self.catalogue().shelf_mut(short).has_fields_file {
+            return Ok(());
+        }
+        let path = self.fields_path(short);
+        let bytes = fields::encode(&family.fields);
+        self.put_at(&path, bytes.len() as u64, false, |file| self.write_at(file, &bytes, 0))?;
+        let mut catalogue = self.catalogue();
+        catalogue.shelf_mut(short).has_fields_file = true;
+        catalogue.fields_files += 1;
+        Ok(())
+    }
+
+    /// Shows a file that has its name.
+    fn enter(
+        &self,
+        family: ShortKey,
+        name: Name,
+        contents: Contents,
+        bytes: u64,
+        synced: bool,
+    ) -> FileId {
+        let mut catalogue = self.catalogue();
+        // The rename took the name from whatever had it before.
+        if let Some(old) = catalogue.shelf_mut(family).by_name(&name) {
+            catalogue.forget(old, Farewell::Gone);
+        }
+        let id = catalogue.add(family, name);
+        let used = catalogue.tick();
+        let superfluous = catalogue.learn(id, Found { contents, bytes, used, born: None });
+        if synced {
+            catalogue.set_synced(id);
+        }
+        drop(catalogue);
+        superfluous.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
+        id
+    }
+
+    fn put(
+        &self,
+        family: ShortKey,
+        name: Name,
+        len: u64,
+        sync: bool,
+        fill: impl Fn(&File) -> io::Result<()>,
+    ) -> io::Result<File> {
+        let path = self.path(family, name);
+        match self.put_at(&path, len, sync, &fill) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_dir(&self.dir(family))?;
+                if sync {
+                    sync_dir(self.root())?;
+                }
+                self.put_at(&path, len, sync, &fill)
+            }
+            done => done,
+        }
+    }
+
+    fn put_at(
+        &self,
+        path: &Path,
+        len: u64,
+        sync: bool,
+        fill: impl Fn(&File) -> io::Result<()>,
+    ) -> io::Result<File> {
+        let temporary = path.with_added_extension(&TEMPORARY[1..]);
+        let file = create(&temporary)?;
+        let write = || {
+            fill(&file)?;
+            if sync {
+                file.sync_all()?;
+            }
+            fs::rename(&temporary, path)
+        };
+        // What cannot be removed now is removed at the next start.
+        write().inspect_err(|_| _ = fs::remove_file(&temporary))?;
+        self.tally.writes.add(len);
+        if sync {
+            let dir = path.parent().unwrap_or(self.root());
+            sync_dir(dir).inspect_err(|_| _ = fs::remove_file(path))?;
+        }
+        Ok(file)
+    }
+
+    fn write_segment(&self, file: &File, header: &Header, blocks: &[Arc<Block>]) -> io::Result<()> {
+        self.write_at(file, &header.encode(), 0)?;
+        for part in 0..blocks[0].parts.len() {
+            for (block, head) in blocks.iter().zip(&header.blocks) {
+                self.write_at(file, block.parts[part].bytes(), head.parts[part].offset())?;
+            }
+        }
+        // The padding of the last part, which nothing follows.
+        file.set_len(header.file_len)
+    }
+
+    fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        #[cfg(test)]
+        if offset + bytes.len() as u64 > self.tuning.disk.load(std::sync::atomic::Ordering::Relaxed)
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.write_all_at(bytes, offset)
+    }
+}
+
+/// Creates a directory that only its owner may enter.
+pub(super) fn make_dir(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        done => done,
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Nobody has ever mapped a temporary file, so one that was left behind may be overwritten.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+}

@@ -1,0 +1,157 @@
+//! Budgets: the one place that decides whether bytes may go to the disk, before they do.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::catalogue::{Catalogue, Farewell, FileId};
+use super::contents::nanoseconds;
+use super::publish::Unwritten;
+use super::shared::Shared;
+use crate::kv::key::BlockKey;
+
+/// Records may hold this part of the disk budget.
+const RECORD_SHARE: u64 = 20;
+/// Mapped segments asked back at once when nothing else can be evicted.
+const ASKED_BACK: usize = 64;
+
+/// Bytes that are accounted for and not yet written; dropping it ends the reservation.
+#[derive(Debug)]
+pub(super) struct Reservation<'a> {
+    shared: &'a Shared,
+    bytes: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.shared.catalogue().reserved -= self.bytes;
+    }
+}
+
+/// What to take away next.
+enum Victim {
+    File(FileId),
+    Bad(std::path::PathBuf),
+}
+
+impl Shared {
+    /// Accounts for `bytes` to be written, evicting what must go. Called by the writer only.
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Unwritten> {
+        self.expect_awake()?;
+        self.expect_daily(bytes)?;
+        self.expect_floor(bytes)?;
+        self.make_room(bytes)?;
+        self.catalogue().reserved += bytes;
+        Ok(Reservation { shared: self, bytes })
+    }
+
+    /// The same for a record, which also has a quota.
+    pub(super) fn reserve_record(&self, bytes: u64) -> Result<Reservation<'_>, Unwritten> {
+        self.keep_record_quota(bytes)?;
+        self.reserve(bytes)
+    }
+
+    /// Evicts records, least recently used first, until `needed` more bytes fit their quota.
+    pub(super) fn keep_record_quota(&self, needed: u64) -> Result<(), Unwritten> {
+        let budget = self.settings.disk_budget / RECORD_SHARE;
+        if needed > budget {
+            return Err(Unwritten::Budget { needed, budget });
+        }
+        loop {
+            let catalogue = self.catalogue();
+            let over = catalogue.record_bytes() + needed > budget;
+            let Some(id) = catalogue.oldest_record().filter(|_| over) else { return Ok(()) };
+            drop(catalogue);
+            self.evict(id);
+        }
+    }
+
+    /// Evicts until `needed` more bytes fit the budget: damaged files first, then whatever was
+    /// used least recently and is followed by nothing, used by nobody.
+    pub(super) fn make_room(&self, needed: u64) -> Result<(), Unwritten> {
+        let budget = self.settings.disk_budget;
+        let no_room = Unwritten::Budget { needed, budget };
+        if needed > budget {
+            return Err(no_room);
+        }
+        let mut asked_back: Option<Instant> = None;
+        loop {
+            let mut catalogue = self.catalogue();
+            if catalogue.bytes() + needed <= budget {
+                return Ok(());
+            }
+            let bad = catalogue.bad.pop().map(|(path, _)| Victim::Bad(path));
+            let victim = bad.or_else(|| catalogue.oldest().map(Victim::File));
+            drop(catalogue);
+            match victim {
+                Some(Victim::File(id)) => self.evict(id),
+                Some(Victim::Bad(path)) => _ = std::fs::remove_file(path),
+                None if self.waits(*asked_back.get_or_insert_with(|| self.ask_back())) => {}
+                None => return Err(no_room),
+            }
+        }
+    }
+
+    /// Stops writing for a while.
+    pub(super) fn pause(&self) {
+        let until = SystemTime::now() + self.tuning.pause;
+        let nanoseconds =
+            until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        self.tally.paused_until.set(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn expect_awake(&self) -> Result<(), Unwritten> {
+        let paused = self.tally.paused_until.count() > nanoseconds(SystemTime::now());
+        if paused { Err(Unwritten::Paused) } else { Ok(()) }
+    }
+
+    fn expect_daily(&self, needed: u64) -> Result<(), Unwritten> {
+        let written = self.tally.writes.today();
+        match self.settings.daily_writes {
+            Some(limit) if written + needed > limit => {
+                Err(Unwritten::Daily { written, limit, needed })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn expect_floor(&self, needed: u64) -> Result<(), Unwritten> {
+        let floor = self.settings.free_floor;
+        // A file system that does not tell is found full when it is.
+        let Ok(status) = rustix::fs::statvfs(self.root()) else { return Ok(()) };
+        let free = status.f_bavail.saturating_mul(status.f_frsize);
+        if free < floor.saturating_add(needed) {
+            return Err(Unwritten::Floor { free, floor, needed });
+        }
+        Ok(())
+    }
+
+    fn evict(&self, id: FileId) {
+        self.discard(id, Farewell::Evicted);
+        self.tally.evictions.add(1);
+    }
+
+    /// Tells everyone who holds mapped blocks which ones keep the disk from being freed.
+    fn ask_back(&self) -> Instant {
+        let (keys, hooks) = {
+            let catalogue = self.catalogue();
+            (keys_in_use(&catalogue), catalogue.pressure.clone())
+        };
+        hooks.iter().for_each(|hook| hook(&keys));
+        let nobody = hooks.is_empty() || keys.is_empty();
+        Instant::now() + if nobody { Duration::ZERO } else { self.tuning.patience }
+    }
+
+    fn waits(&self, until: Instant) -> bool {
+        let waits = Instant::now() < until;
+        if waits {
+            thread::sleep(Duration::from_millis(5));
+        }
+        waits
+    }
+}
+
+fn keys_in_use(catalogue: &Catalogue) -> Vec<BlockKey> {
+    let ids = catalogue.oldest_in_use(ASKED_BACK);
+    let contents = ids.iter().filter_map(|id| catalogue.entry(*id)?.contents.as_ref());
+    contents.flat_map(|contents| contents.keys()).copied().collect()
+}

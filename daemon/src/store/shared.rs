@@ -1,0 +1,189 @@
+//! What the threads of the store have in common.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Settings;
+use super::catalogue::{Catalogue, Farewell, FileId};
+use super::contents::examine;
+use super::damage::{Damage, Fault};
+use super::name::{Name, QUARANTINED, VERSION_DIR, fields_name};
+use super::stats::Tally;
+use crate::kv::key::ShortKey;
+
+/// Headers read in one go.
+const HEADERS: usize = 256;
+
+/// Numbers that users need not know and tests change.
+#[derive(Debug, Clone)]
+pub(super) struct Tuning {
+    /// Largest segment, in bytes.
+    pub(super) segment: u64,
+    /// A segment below this size is small.
+    pub(super) small: u64,
+    /// More small neighbours than this are rewritten into one.
+    pub(super) neighbours: usize,
+    /// How long writing pauses after a disk was full.
+    pub(super) pause: Duration,
+    /// Bytes that may wait to be written.
+    pub(super) queue: usize,
+    /// How long the threads go on with queued work when the store closes.
+    pub(super) closing: Duration,
+    /// How long the writer waits for others to let go of mapped segments.
+    pub(super) patience: Duration,
+    /// Pretends that the disk is full when a file has grown to this many bytes.
+    #[cfg(test)]
+    pub(super) disk: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            segment: 64 << 20,
+            small: 4 << 20,
+            neighbours: 8,
+            pause: Duration::from_secs(60),
+            queue: 256 << 20,
+            closing: Duration::from_secs(5),
+            patience: Duration::from_millis(500),
+            #[cfg(test)]
+            disk: std::sync::Arc::new(u64::MAX.into()),
+        }
+    }
+}
+
+/// What every thread of the store sees.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) tuning: Tuning,
+    pub(super) tally: Tally,
+    /// Set when the store closes: the moment after which queued work is dropped.
+    pub(super) closing: OnceLock<Instant>,
+    root: PathBuf,
+    /// The daemon's one lock. Never held over I/O.
+    catalogue: Mutex<Catalogue>,
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings, tuning: Tuning) -> Self {
+        Self {
+            root: settings.dir.join(VERSION_DIR),
+            catalogue: Mutex::new(Catalogue::new(settings.mappings)),
+            settings,
+            tuning,
+            tally: Tally::default(),
+            closing: OnceLock::new(),
+        }
+    }
+
+    /// Locks the catalogue. A thread that died holding it can have left it out of date, which
+    /// costs misses, and never wrong: what it says is compared with the files.
+    pub(super) fn catalogue(&self) -> MutexGuard<'_, Catalogue> {
+        self.catalogue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory of this format version.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory of a family.
+    pub(super) fn dir(&self, family: ShortKey) -> PathBuf {
+        self.root.join(family.to_string())
+    }
+
+    /// The digest file of a family.
+    pub(super) fn fields_path(&self, family: ShortKey) -> PathBuf {
+        self.root.join(fields_name(family))
+    }
+
+    pub(super) fn path(&self, family: ShortKey, name: Name) -> PathBuf {
+        self.dir(family).join(name.to_string())
+    }
+
+    /// Where the file of an entry lies, while the catalogue has it.
+    pub(super) fn locate(&self, id: FileId) -> Option<(ShortKey, Name, PathBuf)> {
+        let catalogue = self.catalogue();
+        let entry = catalogue.entry(id)?;
+        Some((entry.family, entry.name, self.path(entry.family, entry.name)))
+    }
+
+    /// Reads the headers of files that nobody has read yet.
+    pub(super) fn read_headers(&self, ids: &[FileId]) {
+        for id in ids {
+            let unread = self.catalogue().entry(*id).is_some_and(|entry| entry.contents.is_none());
+            let Some((family, name, path)) = self.locate(*id).filter(|_| unread) else { continue };
+            match examine(&path, family, name) {
+                Ok(found) => {
+                    self.tally.writes.born(found.born, found.bytes);
+                    let superfluous = self.catalogue().learn(*id, found);
+                    superfluous.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
+                }
+                Err(fault) => self.report(*id, &fault),
+            }
+        }
+    }
+
+    /// Reads the headers of the next few files. Whether any are left.
+    pub(super) fn read_some_headers(&self, most: usize) -> bool {
+        let unread = self.catalogue().unread(most);
+        self.read_headers(&unread);
+        !unread.is_empty()
+    }
+
+    /// Reads whatever headers nobody has read yet.
+    pub(super) fn read_all_headers(&self) {
+        while self.read_some_headers(HEADERS) {}
+    }
+
+    /// Unlinks a file and forgets it.
+    pub(super) fn discard(&self, id: FileId, farewell: Farewell) {
+        let Some((.., path)) = self.locate(id) else { return };
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "cannot unlink a cache file");
+        }
+        self.catalogue().forget(id, farewell);
+    }
+
+    /// Deals with a file that did not help: a damaged one is set aside and never tried again.
+    pub(super) fn report(&self, id: FileId, fault: &Fault) {
+        match fault {
+            Fault::Gone => self.catalogue().forget(id, Farewell::Gone),
+            Fault::Damaged(damage) => self.quarantine(id, damage),
+            Fault::Io(error) => {
+                let path = self.locate(id).map(|(.., path)| path);
+                tracing::warn!(?path, %error, "cannot read a cache file");
+                self.tally.read_errors.add(1);
+            }
+            Fault::Mappings(_) => {}
+        }
+    }
+
+    fn quarantine(&self, id: FileId, damage: &Damage) {
+        let Some((.., path)) = self.locate(id) else { return };
+        let mut aside = path.clone().into_os_string();
+        aside.push(QUARANTINED);
+        let aside = PathBuf::from(aside);
+        let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        let moved = fs::rename(&path, &aside);
+        if moved.is_err() {
+            // It must not be tried again; whether it is kept matters less.
+            let _ = fs::remove_file(&path);
+        }
+        tracing::warn!(path = %path.display(), %damage, "quarantined a damaged cache file");
+        self.tally.quarantined.add(1);
+        let mut catalogue = self.catalogue();
+        if moved.is_ok() {
+            catalogue.bad.push((aside, bytes));
+        }
+        catalogue.forget(id, Farewell::Quarantined);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

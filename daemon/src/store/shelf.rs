@@ -1,0 +1,189 @@
+//! One family's files, found by every name that someone may ask with.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+
+use super::catalogue::FileId;
+use super::contents::Contents;
+use super::name::Name;
+use crate::kv::key::{BlockKey, BlockTokens, Fields, Fingerprint, ShortKey};
+use crate::kv::layout::BLOCK;
+
+/// The files of one family.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    /// Known once a header was read or the family declared.
+    pub(super) fingerprint: Option<Fingerprint>,
+    /// Known once the digest file was read or the family declared.
+    pub(super) fields: Option<Fields>,
+    /// Whether the digest file exists.
+    pub(super) has_fields_file: bool,
+    names: HashMap<Name, FileId>,
+    /// Segments by their first block.
+    heads: HashMap<ShortKey, Vec<FileId>>,
+    /// Files by the block that they follow.
+    branches: HashMap<ShortKey, Branches>,
+    /// Blocks of segments whose header was read.
+    blocks: HashMap<ShortKey, Place>,
+}
+
+/// Where a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) file: FileId,
+    pub(super) index: u32,
+}
+
+/// What follows one block, in the order of tokens, so that the nearest neighbours of a prompt in
+/// that order are the files with most tokens in common.
+#[derive(Debug, Default)]
+pub(super) struct Branches {
+    unread: BTreeSet<FileId>,
+    blocks: BTreeSet<(BlockTokens, FileId)>,
+    tails: BTreeSet<(Vec<u32>, FileId)>,
+}
+
+impl Shelf {
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = FileId> {
+        self.names.values().copied()
+    }
+
+    pub(super) fn by_name(&self, name: &Name) -> Option<FileId> {
+        self.names.get(name).copied()
+    }
+
+    /// Segments whose names begin with the block `first`.
+    pub(super) fn heads(&self, first: ShortKey) -> &[FileId] {
+        self.heads.get(&first).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn place(&self, key: ShortKey) -> Option<Place> {
+        self.blocks.get(&key).copied()
+    }
+
+    pub(super) fn branches(&self, parent: ShortKey) -> Option<&Branches> {
+        self.branches.get(&parent)
+    }
+
+    /// Files a name whose contents are not known yet.
+    pub(super) fn add(&mut self, name: Name, id: FileId) {
+        self.names.insert(name, id);
+        if let Name::Segment { first, .. } = name {
+            self.heads.entry(first).or_default().push(id);
+        }
+        self.branches.entry(name.parent()).or_default().unread.insert(id);
+    }
+
+    /// Files what a file holds. Returns the files that held the same blocks.
+    pub(super) fn learn(&mut self, id: FileId, contents: &Contents) -> BTreeSet<FileId> {
+        let branches = self.branches.entry(contents.parent().short()).or_default();
+        branches.learn(id, contents);
+        let place = |(index, key): (usize, &BlockKey)| {
+            let place = Place { file: id, index: index as u32 };
+            self.blocks.insert(key.short(), place).map(|old| old.file)
+        };
+        contents.keys().iter().enumerate().filter_map(place).collect()
+    }
+
+    /// Takes a file away.
+    pub(super) fn remove(&mut self, name: Name, id: FileId, contents: Option<&Contents>) {
+        self.names.remove(&name);
+        if let Name::Segment { first, .. } = name
+            && let Entry::Occupied(mut heads) = self.heads.entry(first)
+        {
+            heads.get_mut().retain(|other| *other != id);
+            if heads.get().is_empty() {
+                heads.remove();
+            }
+        }
+        if let Entry::Occupied(mut branches) = self.branches.entry(name.parent()) {
+            branches.get_mut().remove(id, contents);
+            if branches.get().is_empty() {
+                branches.remove();
+            }
+        }
+        for key in contents.map_or(&[][..], Contents::keys) {
+            if self.place(key.short()).is_some_and(|place| place.file == id) {
+                self.blocks.remove(&key.short());
+            }
+        }
+    }
+
+    /// Whether `id` is where its blocks are looked for; `false` when later files hold all of them.
+    pub(super) fn uses(&self, id: FileId, keys: &[BlockKey]) -> bool {
+        keys.iter().any(|key| self.place(key.short()).is_some_and(|place| place.file == id))
+    }
+
+    /// Whether something follows one of `keys`.
+    pub(super) fn has_children(&self, keys: &[BlockKey]) -> bool {
+        keys.iter().any(|key| self.branches.contains_key(&key.short()))
+    }
+}
+
+impl Branches {
+    pub(super) fn unread(&self) -> impl Iterator<Item = FileId> {
+        self.unread.iter().copied()
+    }
+
+    pub(super) fn blocks(&self) -> impl Iterator<Item = &(BlockTokens, FileId)> {
+        self.blocks.iter()
+    }
+
+    pub(super) fn tails(&self) -> impl Iterator<Item = &(Vec<u32>, FileId)> {
+        self.tails.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unread.is_empty() && self.blocks.is_empty() && self.tails.is_empty()
+    }
+
+    /// The segment whose first block has most leading tokens in common with `rest`, and how many.
+    pub(super) fn nearest_block(&self, rest: &[u32]) -> Option<(usize, FileId)> {
+        let mut probe = [0; BLOCK];
+        let len = rest.len().min(BLOCK);
+        probe[..len].copy_from_slice(&rest[..len]);
+        nearest(&self.blocks, &probe, rest)
+    }
+
+    /// The record whose tail has most leading tokens in common with `rest`, and how many.
+    pub(super) fn nearest_tail(&self, rest: &[u32]) -> Option<(usize, FileId)> {
+        nearest(&self.tails, &rest[..rest.len().min(BLOCK)].to_vec(), rest)
+    }
+
+    fn learn(&mut self, id: FileId, contents: &Contents) {
+        self.unread.remove(&id);
+        match contents {
+            Contents::Segment(run) => _ = self.blocks.insert((run.head, id)),
+            Contents::Record(head) => _ = self.tails.insert((head.tail.clone(), id)),
+        }
+    }
+
+    fn remove(&mut self, id: FileId, contents: Option<&Contents>) {
+        match contents {
+            Some(Contents::Segment(run)) => _ = self.blocks.remove(&(run.head, id)),
+            Some(Contents::Record(head)) => _ = self.tails.remove(&(head.tail.clone(), id)),
+            None => _ = self.unread.remove(&id),
+        }
+    }
+}
+
+/// Leading tokens in common.
+pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn nearest<T: AsRef<[u32]> + Ord + Clone>(
+    sorted: &BTreeSet<(T, FileId)>,
+    probe: &T,
+    rest: &[u32],
+) -> Option<(usize, FileId)> {
+    let at = (probe.clone(), FileId::FIRST);
+    let neighbours = [sorted.range(..&at).next_back(), sorted.range(&at..).next()];
+    let measured =
+        neighbours.into_iter().flatten().map(|(of, id)| (common(of.as_ref(), rest), *id));
+    measured.max_by_key(|(common, _)| *common).filter(|(common, _)| *common > 0)
+}

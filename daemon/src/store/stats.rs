@@ -1,0 +1,169 @@
+//! Counters of the store, and what they add up to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::contents::nanoseconds;
+use super::name::Name;
+use super::shared::Shared;
+
+/// What the store reports about itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Families that have files.
+    pub families: u64,
+    /// Segment files.
+    pub segments: u64,
+    /// Record files.
+    pub records: u64,
+    /// Files whose header is not read yet; sizes below leave them out.
+    pub unread: u64,
+    /// Bytes that count against the budget.
+    pub bytes: u64,
+    /// Most bytes on disk.
+    pub budget: u64,
+    /// Bytes of records.
+    pub record_bytes: u64,
+    /// Segments that are mapped.
+    pub mapped_segments: u64,
+    /// Bytes of unlinked files that are still mapped.
+    pub unlinked_bytes: u64,
+    /// Bytes written in the last 24 hours.
+    pub written_today: u64,
+    /// Bytes that may be written in 24 hours.
+    pub daily_writes: Option<u64>,
+    /// Bytes waiting to be written.
+    pub queue_bytes: u64,
+    /// Saves that were dropped: no room in the queue or on the disk, or a budget.
+    pub dropped_writes: u64,
+    /// Files that could not be written.
+    pub write_errors: u64,
+    /// Files that could not be read.
+    pub read_errors: u64,
+    /// Damaged files that were set aside.
+    pub quarantined: u64,
+    /// Files evicted to make room.
+    pub evictions: u64,
+    /// Prompts of which a loader found something.
+    pub hits: u64,
+    /// How long writing still pauses after the disk was full.
+    pub paused: Option<Duration>,
+}
+
+/// A number that any thread may add to.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The store's counters.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) writes: Writes,
+    pub(super) queue_bytes: Counter,
+    pub(super) dropped_writes: Counter,
+    pub(super) write_errors: Counter,
+    pub(super) read_errors: Counter,
+    pub(super) quarantined: Counter,
+    pub(super) evictions: Counter,
+    pub(super) hits: Counter,
+    /// Nanoseconds since the epoch until which nothing is written.
+    pub(super) paused_until: Counter,
+}
+
+/// Bytes written in each of the last 24 hours.
+///
+/// After a restart the hours are filled from the times at which the files that are still there
+/// were made, on file systems that keep them, so a restart does not refill a spent budget.
+#[derive(Debug, Default)]
+pub(super) struct Writes([Hour; 24]);
+
+#[derive(Debug, Default)]
+struct Hour {
+    /// Hours since the epoch.
+    hour: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Writes {
+    pub(super) fn add(&self, bytes: u64) {
+        self.at(this_hour(), bytes);
+    }
+
+    /// Counts a file that an earlier process wrote.
+    pub(super) fn born(&self, born: Option<u64>, bytes: u64) {
+        if let Some(hour) = born.map(hour).filter(|hour| hour + 24 > this_hour()) {
+            self.at(hour, bytes);
+        }
+    }
+
+    pub(super) fn today(&self) -> u64 {
+        let recent = |hour: &&Hour| hour.hour.load(Ordering::Relaxed) + 24 > this_hour();
+        self.0.iter().filter(recent).map(|hour| hour.bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Two threads that enter a new hour together may lose a few bytes of it; no more.
+    fn at(&self, hour: u64, bytes: u64) {
+        let slot = &self.0[(hour % 24) as usize];
+        if slot.hour.swap(hour, Ordering::Relaxed) != hour {
+            slot.bytes.store(0, Ordering::Relaxed);
+        }
+        slot.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+fn hour(nanoseconds: u64) -> u64 {
+    nanoseconds / 3_600_000_000_000
+}
+
+fn this_hour() -> u64 {
+    hour(nanoseconds(SystemTime::now()))
+}
+
+impl Shared {
+    pub(super) fn stats(&self) -> Stats {
+        let tally = &self.tally;
+        let left = tally.paused_until.count().saturating_sub(nanoseconds(SystemTime::now()));
+        let mut catalogue = self.catalogue();
+        let (mapped, unlinked_bytes) = catalogue.mappings.count();
+        let is_segment = |name: &Name| matches!(name, Name::Segment { .. });
+        let segments = catalogue.entries().filter(|(_, entry)| is_segment(&entry.name)).count();
+        Stats {
+            families: catalogue.shelves().filter(|(_, shelf)| !shelf.is_empty()).count() as u64,
+            segments: segments as u64,
+            records: (catalogue.entries().count() - segments) as u64,
+            unread: catalogue.unread(usize::MAX).len() as u64,
+            bytes: catalogue.bytes(),
+            budget: self.settings.disk_budget,
+            record_bytes: catalogue.record_bytes(),
+            mapped_segments: mapped as u64,
+            unlinked_bytes,
+            written_today: tally.writes.today(),
+            daily_writes: self.settings.daily_writes,
+            queue_bytes: tally.queue_bytes.count(),
+            dropped_writes: tally.dropped_writes.count(),
+            write_errors: tally.write_errors.count(),
+            read_errors: tally.read_errors.count(),
+            quarantined: tally.quarantined.count(),
+            evictions: tally.evictions.count(),
+            hits: tally.hits.count(),
+            paused: (left > 0).then(|| Duration::from_nanos(left)),
+        }
+    }
+}

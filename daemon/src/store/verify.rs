@@ -1,0 +1,97 @@
+//! Reading everything again, byte for byte.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::catalogue::FileId;
+use super::contents::expect_name;
+use super::damage::Fault;
+use super::loader::{open, verified};
+use super::name::Name;
+use super::shared::Shared;
+use super::{fields, record};
+
+/// What reading everything found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Files that were read.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that are damaged or unreadable, and what is wrong with each.
+    pub bad: Vec<(PathBuf, String)>,
+    /// Whether the damaged ones were set aside.
+    pub repaired: bool,
+}
+
+impl Shared {
+    /// Reads every file and compares every checksum. Blocks for as long as that takes.
+    pub(super) fn verify(&self, repair: bool) -> Verified {
+        let mut report = Verified { repaired: repair, ..Verified::default() };
+        let ids: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
+        for id in ids {
+            // It may have been evicted meanwhile.
+            let Some((_, name, path)) = self.locate(id) else { continue };
+            let checked = check(&path, name);
+            self.enter_result(&mut report, id, path, checked, repair);
+        }
+        self.verify_fields(&mut report, repair);
+        report
+    }
+
+    fn enter_result(
+        &self,
+        report: &mut Verified,
+        id: FileId,
+        path: PathBuf,
+        checked: Result<u64, Fault>,
+        repair: bool,
+    ) {
+        match checked {
+            Ok(bytes) => report.bytes += bytes,
+            Err(Fault::Gone) => return,
+            Err(fault) => {
+                report.bad.push((path, fault.to_string()));
+                if repair {
+                    self.report(id, &fault);
+                }
+            }
+        }
+        report.files += 1;
+    }
+
+    fn verify_fields(&self, report: &mut Verified, repair: bool) {
+        let families: Vec<_> = {
+            let catalogue = self.catalogue();
+            let with_file = catalogue.shelves().filter(|(_, shelf)| shelf.has_fields_file);
+            with_file.map(|(family, _)| family).collect()
+        };
+        for family in families {
+            let path = self.fields_path(family);
+            let Ok(bytes) = fs::read(&path) else { continue };
+            report.files += 1;
+            report.bytes += bytes.len() as u64;
+            let Err(damage) = fields::decode(&bytes) else { continue };
+            report.bad.push((path.clone(), damage.to_string()));
+            if repair && fs::remove_file(&path).is_ok() {
+                // The family's next save writes it again.
+                let mut catalogue = self.catalogue();
+                catalogue.shelf_mut(family).has_fields_file = false;
+                catalogue.fields_files -= 1;
+            }
+        }
+    }
+}
+
+fn check(path: &Path, name: Name) -> Result<u64, Fault> {
+    let file = File::open(path)?;
+    match name {
+        Name::Segment { .. } => {
+            let mapping = open(&file)?;
+            expect_name(name, mapping.header.name())?;
+            (0..mapping.header.blocks.len()).try_for_each(|i| verified(&mapping, i).map(drop))?;
+        }
+        Name::Record { .. } => expect_name(name, record::read(&file)?.0.name())?,
+    }
+    Ok(file.metadata()?.len())
+}

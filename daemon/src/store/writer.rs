@@ -1,0 +1,313 @@
+//! Writing behind: one thread that owns every change of the disk but quarantine.
+//!
+//! Saves wait in a queue that is bounded by their bytes; what does not fit is dropped and counted,
+//! for the cache may forget. Removal and collection go through the same queue, so that they come
+//! after the saves that were asked for before them.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use super::catalogue::{Farewell, FileId};
+use super::publish::{Published, Unwritten, sync_dir};
+use super::remove::Target;
+use super::rewrite::Kind;
+use super::shared::Shared;
+use super::{Collected, Durability, Removed, Save, head_digest, record};
+use crate::kv::block::Block;
+use crate::kv::key::BlockKey;
+use crate::kv::layout::BLOCK;
+use crate::kv::record::Record;
+
+/// How often modification times follow what was used.
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
+/// Modification times set in one go.
+const TIMES: usize = 256;
+
+/// What the writer is asked to do.
+pub(super) enum Order {
+    Save(Box<Save>),
+    Remove(Target, Sender<Removed>),
+    Collect(Sender<Collected>),
+    Flush(Sender<()>),
+    Close,
+}
+
+impl Order {
+    /// Answers whoever waits for an order that nobody will serve.
+    pub(super) fn refuse(self) {
+        if let Self::Save(save) = self {
+            save.refuse();
+        }
+    }
+}
+
+/// The writer's thread: serves orders until it is told to close.
+pub(super) fn run(shared: &Shared, orders: &Receiver<Order>) {
+    let mut cleaned = Instant::now();
+    loop {
+        match orders.recv_timeout(HOUSEKEEPING) {
+            Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(order) => shared.obey(order),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if cleaned.elapsed() >= HOUSEKEEPING {
+            shared.set_times(TIMES);
+            cleaned = Instant::now();
+        }
+    }
+    shared.set_times(usize::MAX);
+    orders.try_iter().for_each(Order::refuse);
+}
+
+impl Save {
+    /// Bytes that wait in the queue.
+    pub(super) fn bytes(&self) -> usize {
+        let blocks: usize = self.blocks.iter().map(|block| block.bytes()).sum();
+        blocks + self.record.as_ref().map_or(0, |record| record.bytes())
+    }
+
+    /// Answers whoever waits for a durable save.
+    pub(super) fn refuse(self) {
+        if let Durability::Durable(reply) = self.durability {
+            reply(false);
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        Kind { fingerprint: self.family.fingerprint, layout: self.family.layout.digest() }
+    }
+
+    /// The last block of the chain that is saved.
+    fn last(&self) -> Option<BlockKey> {
+        let record = self.record.as_ref().map(|record| record.last);
+        record.or_else(|| self.blocks.last().map(|block| block.key))
+    }
+
+    fn is_durable(&self) -> bool {
+        matches!(self.durability, Durability::Durable(_))
+    }
+}
+
+impl Shared {
+    fn obey(&self, order: Order) {
+        match order {
+            Order::Save(save) => self.save(*save),
+            Order::Remove(target, reply) => _ = reply.send(self.remove(target)),
+            Order::Collect(reply) => _ = reply.send(self.collect()),
+            Order::Flush(reply) => _ = reply.send(()),
+            Order::Close => {}
+        }
+    }
+
+    fn save(&self, save: Save) {
+        let bytes = save.bytes();
+        let (published, result) = self.write(&save);
+        if let Err(unwritten) = &result {
+            self.count(unwritten);
+        }
+        let durable = result.is_ok() && save.is_durable() && self.sync_chain(&save);
+        (save.published)(blocks_of(&published));
+        if let Durability::Durable(reply) = save.durability {
+            reply(durable);
+        }
+        self.tally.queue_bytes.sub(bytes as u64);
+    }
+
+    /// Remembers what a prompt begins with before anything of it is written: the next prompt may
+    /// come sooner, under another family.
+    pub(super) fn remember(&self, save: &Save) {
+        let root = BlockKey::root(&save.family.fingerprint);
+        let first = save.blocks.first().filter(|block| block.parent == root);
+        let short = save.record.as_ref().filter(|record| record.last == root);
+        let head = first.map(|block| &block.tokens[..]).or(short.map(|record| &record.tail[..]));
+        let text = save.record.as_ref().and_then(|record| record.text);
+        let (family, identity) = (save.family.fingerprint.short(), save.family.fields.identity);
+        let mut catalogue = self.catalogue();
+        for mark in head.map(head_digest).into_iter().chain(text) {
+            catalogue.history.seen(identity, family, mark);
+        }
+    }
+
+    /// Writes what is not there yet.
+    fn write(&self, save: &Save) -> (Vec<Published>, Result<(), Unwritten>) {
+        if let Err(unwritten) = self.prepare(save) {
+            return (Vec::new(), Err(unwritten));
+        }
+        let kind = save.kind();
+        let blocks = match save.replace {
+            true => self.replacement(kind, save.blocks.clone()),
+            false => self.absent(save),
+        };
+        let (mut published, mut result) = self.write_runs(kind, &blocks, save.is_durable());
+        self.drop_covered(save);
+        if let Some(record) = save.record.as_ref().filter(|_| result.is_ok()) {
+            result = self.write_record(save, record);
+        }
+        if let Some((merged, parts)) = published.last().and_then(|last| self.merge(kind, last.id)) {
+            published.retain(|segment| !parts.contains(&segment.id));
+            published.push(merged);
+        }
+        self.touch(save);
+        (published, result)
+    }
+
+    /// Everything that comes before the first byte.
+    fn prepare(&self, save: &Save) -> Result<(), Unwritten> {
+        if self.closing.get().is_some_and(|deadline| Instant::now() > *deadline) {
+            return Err(Unwritten::Closing);
+        }
+        self.expect_awake()?;
+        self.expect_length(save)?;
+        self.catalogue().declare(save.family.fingerprint, save.family.fields);
+        // Nothing is written or evicted before it is known what is there.
+        self.read_all_headers();
+        self.touch(save);
+        Ok(self.publish_fields(&save.family)?)
+    }
+
+    /// Refuses chains that are cheaper to compute than to keep. A run that continues what is on
+    /// the disk was long enough before.
+    fn expect_length(&self, save: &Save) -> Result<(), Unwritten> {
+        let minimum = self.settings.minimum_tokens;
+        let at_root = match save.blocks.first() {
+            Some(block) => block.parent == BlockKey::root(&save.family.fingerprint),
+            None => false,
+        };
+        let counted = save.blocks.len() * BLOCK;
+        let tokens = match &save.record {
+            Some(record) => record.length as usize,
+            None if at_root => counted,
+            None => return Ok(()),
+        };
+        let short = Unwritten::BelowMinimum { tokens, minimum };
+        if tokens < minimum { Err(short) } else { Ok(()) }
+    }
+
+    /// The blocks that are not on the disk.
+    fn absent(&self, save: &Save) -> Vec<Arc<Block>> {
+        let catalogue = self.catalogue();
+        let shelf = catalogue.shelf(&save.family.fingerprint);
+        let absent = |block: &&Arc<Block>| {
+            shelf.is_none_or(|shelf| catalogue.place(shelf, &block.key).is_none())
+        };
+        save.blocks.iter().filter(absent).cloned().collect()
+    }
+
+    fn write_record(&self, save: &Save, record: &Record) -> Result<(), Unwritten> {
+        let kind = save.kind();
+        if !self.catalogue().chain(&kind.fingerprint, record.last).whole {
+            return Err(Unwritten::Orphan);
+        }
+        let (head, bytes) = record::encode(kind.fingerprint, kind.layout, record);
+        if !save.replace && self.has_record(&head) {
+            return Ok(());
+        }
+        let reserved = self.reserve_record(bytes.len() as u64)?;
+        self.publish_record(head, &bytes, save.is_durable())?;
+        drop(reserved);
+        Ok(())
+    }
+
+    /// Whether there is a record that is as good: one with a hidden state is never superseded.
+    fn has_record(&self, head: &record::Head) -> bool {
+        let catalogue = self.catalogue();
+        let known = catalogue.record(&head.fingerprint, head.last, head.key);
+        known.is_some_and(|(_, known)| known.complete || !head.complete)
+    }
+
+    /// Drops records whose tail is the beginning of a block that is now on the disk, unless they
+    /// hold a hidden state.
+    fn drop_covered(&self, save: &Save) {
+        let covered: Vec<_> = {
+            let catalogue = self.catalogue();
+            save.blocks
+                .iter()
+                .flat_map(|block| catalogue.covered(&save.family.fingerprint, block))
+                .collect()
+        };
+        covered.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
+    }
+
+    /// Marks the whole chain as just used.
+    fn touch(&self, save: &Save) {
+        let Some(last) = save.last() else { return };
+        let mut catalogue = self.catalogue();
+        let fingerprint = &save.family.fingerprint;
+        let chain = catalogue.chain(fingerprint, last).segments.into_iter().map(|(id, _)| id);
+        let record = save.record.as_ref().and_then(|record| {
+            catalogue.record(fingerprint, record.last, record.key).map(|(id, _)| id)
+        });
+        let files: Vec<_> = chain.chain(record).collect();
+        catalogue.touch(&files);
+    }
+
+    /// Makes the saved chain durable from its root on: parts of it may have been written behind.
+    fn sync_chain(&self, save: &Save) -> bool {
+        let Some(last) = save.last() else { return false };
+        let (files, whole) = self.unsynced(save, last);
+        let synced = files.iter().all(|id| self.sync_file(*id));
+        let dir = self.dir(save.family.fingerprint.short());
+        let named = files.is_empty() || (sync_dir(&dir).is_ok() && sync_dir(self.root()).is_ok());
+        if synced && named {
+            let mut catalogue = self.catalogue();
+            files.iter().for_each(|id| catalogue.set_synced(*id));
+        }
+        whole && synced && named
+    }
+
+    fn unsynced(&self, save: &Save, last: BlockKey) -> (Vec<FileId>, bool) {
+        let catalogue = self.catalogue();
+        let fingerprint = &save.family.fingerprint;
+        let chain = catalogue.chain(fingerprint, last);
+        let record = save
+            .record
+            .as_ref()
+            .map(|record| catalogue.record(fingerprint, record.last, record.key).map(|(id, _)| id));
+        let whole = chain.whole && record != Some(None);
+        let files = chain.segments.iter().map(|(id, _)| *id).chain(record.flatten());
+        let unsynced = |id: &FileId| catalogue.entry(*id).is_some_and(|entry| !entry.synced);
+        (files.filter(unsynced).collect(), whole)
+    }
+
+    fn sync_file(&self, id: FileId) -> bool {
+        let Some((.., path)) = self.locate(id) else { return false };
+        fs::File::open(path).and_then(|file| file.sync_all()).is_ok()
+    }
+
+    fn count(&self, unwritten: &Unwritten) {
+        match unwritten {
+            Unwritten::BelowMinimum { .. } => {
+                return tracing::debug!(%unwritten, "not kept on disk");
+            }
+            Unwritten::Io(_) => self.tally.write_errors.add(1),
+            _ => {}
+        }
+        self.tally.dropped_writes.add(1);
+        if unwritten.is_full() {
+            self.pause();
+        }
+        tracing::warn!(reason = %unwritten, "a save was dropped");
+    }
+
+    /// Lets modification times follow what was used, so that eviction goes on after a restart
+    /// where it stopped.
+    fn set_times(&self, most: usize) {
+        let touched = self.catalogue().take_touched(most);
+        for (family, name, used) in touched {
+            let time = std::time::UNIX_EPOCH + Duration::from_nanos(used);
+            // A file that is gone needs no time.
+            let _ = fs::File::open(self.path(family, name)).and_then(|f| f.set_modified(time));
+        }
+    }
+}
+
+fn blocks_of(published: &[Published]) -> Vec<Arc<Block>> {
+    let mapped = |segment: &Published| {
+        let mapping = segment.mapping.clone()?;
+        let blocks = 0..mapping.header.blocks.len();
+        Some(blocks.map(move |index| Arc::new(super::loader::mapped(&mapping, index))))
+    };
+    published.iter().filter_map(mapped).flatten().collect()
+}
