@@ -8,6 +8,41 @@
 //! [`StoreHandle`] is the whole interface. Its methods never wait for a disk: they look at the
 //! catalogue, or they queue work for the loaders or the writer, which answer through a callback.
 
+mod catalogue;
+mod clean;
+mod coding;
+mod contents;
+mod damage;
+mod fields;
+mod handle;
+mod history;
+mod list;
+mod loader;
+mod mappings;
+mod name;
+mod open;
+mod publish;
+mod record;
+mod remove;
+mod rewrite;
+mod room;
+mod segment;
+mod shared;
+mod shelf;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod writer;
+
+pub use clean::Collected;
+pub use damage::Damage;
+pub use handle::StoreHandle;
+pub use open::{OpenError, StoreThreads, open};
+pub use remove::Removed;
+pub use stats::Stats;
+pub use verify::Verified;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -84,6 +119,12 @@ pub enum Durability {
     Durable(Box<dyn FnOnce(bool) + Send>),
 }
 
+impl std::fmt::Debug for Durability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self, Self::Behind) { "Behind" } else { "Durable" })
+    }
+}
+
 /// Blocks to keep: a run of consecutive blocks of one chain.
 pub struct Save {
     /// Under which family.
@@ -96,8 +137,17 @@ pub struct Save {
     pub replace: bool,
     /// Whether to sync.
     pub durability: Durability,
-    /// Called on the writer thread with the same blocks, now backed by the mapped segment.
+    /// Called on the writer's thread with the blocks that were written, now backed by their mapped
+    /// segments: without those that were on disk already, and with earlier blocks of the chain
+    /// that were written again along with them.
     pub published: Box<dyn FnOnce(Vec<Arc<Block>>) + Send>,
+}
+
+impl std::fmt::Debug for Save {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let blocks = self.blocks.len();
+        write!(f, "Save({:?}, {blocks} blocks, {:?})", self.family.fingerprint, self.durability)
+    }
 }
 
 /// Why nothing was found, as far as files and history tell.
