@@ -1,0 +1,221 @@
+//! What a model file amounts to once read: plain data, no file format left in it.
+//!
+//! Shapes use one alphabet: L layers, H heads, G KV heads, D head size, C width, M MLP width,
+//! T context, V vocabulary. Matrices are `[out, in]`, one row per output, whatever the file stored.
+
+use tinygpt_kernels::Matrix;
+
+/// A model read from a file, and what its fingerprint needs.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Numbers and weights.
+    pub weights: Weights,
+    /// What a tokenizer is built from.
+    pub vocabulary: Vocabulary,
+    /// Name of the architecture: `gpt` (TinyGPT) or `llama`.
+    pub architecture: String,
+    /// The element type that most weights are stored in, as the format names it (`fp16`, `Q4_1`).
+    pub quantisation: String,
+    /// Canonical bytes of every number that changes the arithmetic.
+    pub config_digest_input: Vec<u8>,
+    /// Canonical bytes of everything that changes text into token ids.
+    pub vocabulary_digest_input: Vec<u8>,
+    /// The chat template in the file (Jinja source), if there is one.
+    pub chat_template: Option<String>,
+}
+
+/// The weights of one of the architectures that can run.
+#[derive(Debug)]
+pub enum Weights {
+    /// TinyGPT's from-scratch architecture.
+    Gpt(GptWeights),
+    /// The Llama family.
+    Llama(LlamaWeights),
+}
+
+/// `y = weight x + bias`.
+#[derive(Debug)]
+pub struct Linear {
+    /// `[out, in]`
+    pub weight: Matrix,
+    /// `[out]`
+    pub bias: Option<Vec<f32>>,
+}
+
+/// Gain and, for a LayerNorm, bias of a normalisation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Norm {
+    /// `[C]`
+    pub weight: Vec<f32>,
+    /// `[C]`; present for LayerNorm, absent for RMSNorm.
+    pub bias: Option<Vec<f32>>,
+}
+
+/// Dimensions of a TinyGPT model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GptConfig {
+    /// L
+    pub layers: usize,
+    /// H; the head size is `width / heads`.
+    pub heads: usize,
+    /// C
+    pub width: usize,
+    /// M
+    pub mlp: usize,
+    /// T, the number of learned positions.
+    pub context: usize,
+    /// V
+    pub vocab: usize,
+    /// Added to the variance in every LayerNorm.
+    pub eps: f32,
+}
+
+/// Weights of a TinyGPT model; the output head is the token embedding.
+#[derive(Debug)]
+pub struct GptWeights {
+    /// Its dimensions.
+    pub config: GptConfig,
+    /// `[V, C]`
+    pub token_embedding: Matrix,
+    /// `[T, C]`, row-major.
+    pub position_embedding: Vec<f32>,
+    /// Before the head.
+    pub final_norm: Norm,
+    /// L of them.
+    pub blocks: Vec<GptBlock>,
+}
+
+/// One pre-norm block: `x += o(attend(q, k, v of norm1 x))`, `x += fc_out(gelu(fc_in(norm2 x)))`.
+#[derive(Debug)]
+pub struct GptBlock {
+    /// Before attention.
+    pub norm1: Norm,
+    /// `[C, C]`
+    pub q: Linear,
+    /// `[C, C]`
+    pub k: Linear,
+    /// `[C, C]`
+    pub v: Linear,
+    /// `[C, C]`
+    pub o: Linear,
+    /// Before the MLP.
+    pub norm2: Norm,
+    /// `[M, C]`
+    pub fc_in: Linear,
+    /// `[C, M]`
+    pub fc_out: Linear,
+}
+
+/// Which two elements of a head rotary embedding turns together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeLayout {
+    /// `(2i, 2i + 1)`: GGUF files of the Llama family, whose Q and K rows are permuted for it.
+    Interleaved,
+    /// `(i, i + D / 2)`: checkpoints in Hugging Face's layout.
+    HalfSplit,
+}
+
+/// Dimensions of a Llama model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlamaConfig {
+    /// L
+    pub layers: usize,
+    /// H
+    pub heads: usize,
+    /// G
+    pub kv_heads: usize,
+    /// C
+    pub width: usize,
+    /// M
+    pub mlp: usize,
+    /// D
+    pub head_dim: usize,
+    /// T, the longest sequence the model was made for.
+    pub context: usize,
+    /// V
+    pub vocab: usize,
+    /// Added to the mean square in every RMSNorm.
+    pub eps: f32,
+    /// Base of the rotary frequencies.
+    pub rope_base: f32,
+    /// `[D / 2]`: each rotary frequency is divided by its factor (Llama 3's scaling).
+    pub rope_factors: Option<Vec<f32>>,
+    /// Which elements turn together.
+    pub rope_layout: RopeLayout,
+}
+
+/// Weights of a Llama model.
+#[derive(Debug)]
+pub struct LlamaWeights {
+    /// Its dimensions.
+    pub config: LlamaConfig,
+    /// `[V, C]`
+    pub token_embedding: Matrix,
+    /// Before the head.
+    pub final_norm: Norm,
+    /// `[V, C]`; `None` means the token embedding is the head.
+    pub head: Option<Matrix>,
+    /// L of them.
+    pub blocks: Vec<LlamaBlock>,
+}
+
+/// One block: `x += o(attend(q, k, v of norm1 x))`, `x += down(silu(gate(x')) * up(x'))` with
+/// `x' = norm2 x`.
+#[derive(Debug)]
+pub struct LlamaBlock {
+    /// Before attention.
+    pub norm1: Norm,
+    /// `[H D, C]`
+    pub q: Linear,
+    /// `[G D, C]`
+    pub k: Linear,
+    /// `[G D, C]`
+    pub v: Linear,
+    /// `[C, H D]`
+    pub o: Linear,
+    /// Before the MLP.
+    pub norm2: Norm,
+    /// `[M, C]`
+    pub gate: Linear,
+    /// `[M, C]`
+    pub up: Linear,
+    /// `[C, M]`
+    pub down: Linear,
+}
+
+/// Plain data from which a tokenizer is built.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Vocabulary {
+    /// A token id is a byte of UTF-8; there are no special tokens.
+    Bytes,
+    /// The vocabulary inside a GGUF file.
+    Gguf(GgufVocabulary),
+}
+
+/// What a GGUF file says about its tokenizer, checked for consistency and not yet interpreted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GgufVocabulary {
+    /// `tokenizer.ggml.model`
+    pub model: String,
+    /// `tokenizer.ggml.pre`
+    pub pre: Option<String>,
+    /// Token texts by id.
+    pub tokens: Vec<String>,
+    /// ggml token types by id (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte);
+    /// empty or one per token.
+    pub token_types: Vec<i32>,
+    /// Scores by id; empty or one per token.
+    pub scores: Vec<f32>,
+    /// Merge rules, best first, as "left right".
+    pub merges: Vec<String>,
+    /// Beginning-of-sequence token.
+    pub bos: Option<u32>,
+    /// End-of-sequence token.
+    pub eos: Option<u32>,
+    /// Stands for what the vocabulary cannot spell.
+    pub unknown: Option<u32>,
+    /// Whether prompts begin with `bos`; `None` leaves it to the kind of tokenizer.
+    pub add_bos: Option<bool>,
+    /// Every token that ends a generation: end of sequence, of turn, of message.
+    pub eos_ids: Vec<u32>,
+}

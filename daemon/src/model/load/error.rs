@@ -1,0 +1,235 @@
+//! What a model file can lie about, one variant each, with the numbers that show the lie.
+
+use thiserror::Error;
+
+/// Why a model file was refused.
+///
+/// Sizes are bytes and positions are byte offsets in the file unless the variant says otherwise.
+#[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The first four bytes name no format that is read here.
+    #[error("not a model file: it begins with {found}, not with \"GGUF\" or \"TGPT\"")]
+    Magic {
+        /// The first bytes, escaped.
+        found: String,
+    },
+    /// A known format in a version that is not read.
+    #[error("{format} version {found} is not read: {hint}")]
+    Version {
+        /// Name of the format.
+        format: &'static str,
+        /// Version number in the file.
+        found: u32,
+        /// What the user can do.
+        hint: &'static str,
+    },
+    /// The file ends before something that its own structure demands.
+    #[error("the file ends inside {what}: {need} bytes are needed at byte {at}, {left} are left")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Bytes needed.
+        need: u64,
+        /// Where they should begin.
+        at: usize,
+        /// Bytes that are there.
+        left: usize,
+    },
+    /// A count that the rest of the file cannot hold, refused before anything is allocated.
+    #[error(
+        "the file claims {count} {what} of at least {each} bytes, but only {left} bytes are left"
+    )]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// The claim.
+        count: u64,
+        /// Smallest size of one.
+        each: usize,
+        /// Bytes left.
+        left: usize,
+    },
+    /// A name or string that must be text and is not.
+    #[error("{what} is not UTF-8")]
+    NotUtf8 {
+        /// Which string.
+        what: String,
+    },
+    /// The JSON header of a `.tinygpt` file does not parse.
+    #[error("the JSON header is not valid: {reason}")]
+    Header {
+        /// What the parser said, with line and column.
+        reason: String,
+    },
+    /// A metadata value type number that GGUF does not define.
+    #[error("metadata key \"{key}\" has the unknown value type {found}")]
+    ValueType {
+        /// The key.
+        key: String,
+        /// Type number in the file.
+        found: u32,
+    },
+    /// A boolean stored as something else than 0 or 1.
+    #[error("metadata key \"{key}\" holds a boolean with the value {found}")]
+    Boolean {
+        /// The key.
+        key: String,
+        /// The byte found.
+        found: u8,
+    },
+    /// Arrays of arrays beyond what any real file uses.
+    #[error("metadata key \"{key}\" nests arrays deeper than {limit}")]
+    Nesting {
+        /// The key.
+        key: String,
+        /// Deepest nesting that is read.
+        limit: usize,
+    },
+    /// The same metadata key or tensor name twice.
+    #[error("{what} \"{name}\" appears twice")]
+    Duplicate {
+        /// "metadata key" or "tensor".
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A metadata key that the architecture needs is absent.
+    #[error("metadata key \"{key}\" is missing")]
+    MissingKey {
+        /// The key.
+        key: String,
+    },
+    /// A metadata key holds a value of the wrong kind.
+    #[error("metadata key \"{key}\" should be {expected} and is {found}")]
+    WrongKind {
+        /// The key.
+        key: String,
+        /// What it should hold.
+        expected: &'static str,
+        /// What it holds.
+        found: String,
+    },
+    /// A number outside what the format or the architecture allows.
+    #[error("{what} is {found}, which is not {expected}")]
+    OutOfRange {
+        /// Which number.
+        what: String,
+        /// The number, as text.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// Something that changes the arithmetic and is not implemented.
+    #[error("{what} is not supported: {detail}")]
+    Unsupported {
+        /// Key or feature, by name.
+        what: String,
+        /// The value found, and what is supported.
+        detail: String,
+    },
+    /// A tensor element type number that ggml does not define.
+    #[error("tensor \"{tensor}\" has the unknown ggml type {found}")]
+    UnknownType {
+        /// The tensor.
+        tensor: String,
+        /// Type number in the file.
+        found: u32,
+    },
+    /// A tensor with more dimensions than GGUF allows.
+    #[error("tensor \"{tensor}\" claims {found} dimensions, at most {limit} are allowed")]
+    Dimensions {
+        /// The tensor.
+        tensor: String,
+        /// The claim.
+        found: u32,
+        /// The most that is read.
+        limit: usize,
+    },
+    /// Dimensions whose product, or size in bytes, overflows.
+    #[error("the size of tensor \"{tensor}\" with dimensions {dims:?} overflows")]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions as stored.
+        dims: Vec<u64>,
+    },
+    /// Rows that are not a whole number of quantisation blocks.
+    #[error(
+        "tensor \"{tensor}\": rows of {row} elements are not a multiple of the {block}-element blocks of {dtype}"
+    )]
+    BlockSize {
+        /// The tensor.
+        tensor: String,
+        /// Elements in a row.
+        row: u64,
+        /// Elements in a block.
+        block: usize,
+        /// Element type.
+        dtype: &'static str,
+    },
+    /// Tensor data that does not begin at a multiple of the alignment.
+    #[error("tensor \"{tensor}\" begins at {offset}, which is not a multiple of {alignment}")]
+    Misaligned {
+        /// The tensor.
+        tensor: String,
+        /// Offset in the data section.
+        offset: u64,
+        /// The file's alignment.
+        alignment: u64,
+    },
+    /// Tensor data that reaches past the end of the data section.
+    #[error("tensor \"{tensor}\" needs bytes {begin}..{end} of a data section of {have} bytes")]
+    TensorData {
+        /// The tensor.
+        tensor: String,
+        /// First byte in the data section.
+        begin: u64,
+        /// One past the last byte (saturating).
+        end: u64,
+        /// Size of the data section.
+        have: usize,
+    },
+    /// Two tensors that share bytes.
+    #[error("tensors \"{first}\" and \"{second}\" overlap")]
+    Overlap {
+        /// The tensor that begins first.
+        first: String,
+        /// The tensor that begins inside it.
+        second: String,
+    },
+    /// A tensor that the architecture needs is absent.
+    #[error("tensor \"{tensor}\" is missing")]
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor that the architecture does not know; ignoring it would change the arithmetic.
+    #[error("tensor \"{tensor}\" has no place in the architecture \"{architecture}\"")]
+    UnexpectedTensor {
+        /// The tensor.
+        tensor: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
+    /// A tensor whose shape contradicts the model's dimensions.
+    #[error("tensor \"{tensor}\" has the shape {found:?}, expected {expected:?}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Shape that follows from the dimensions, outermost first.
+        expected: Vec<u64>,
+        /// Shape in the file, outermost first.
+        found: Vec<u64>,
+    },
+    /// A body whose size is not what the header promises.
+    #[error("the body has {found} bytes, the header's {layout} layout needs {expected}")]
+    BodySize {
+        /// Name of the layout.
+        layout: &'static str,
+        /// Size that follows from the manifest.
+        expected: u64,
+        /// Size in the file.
+        found: usize,
+    },
+}

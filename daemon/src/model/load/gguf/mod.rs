@@ -1,0 +1,45 @@
+//! GGUF: the container of llama.cpp, versions 2 and 3, little-endian.
+//!
+//! Of the architectures it can carry, `llama` runs. Every key of that architecture is either
+//! implemented, neutral, or refused by name; every tensor is used or refused.
+
+mod container;
+mod llama;
+mod metadata;
+mod tensors;
+mod value;
+mod vocabulary;
+
+use tinygpt_kernels::Pool;
+
+use self::container::Gguf;
+pub(super) use self::container::MAGIC;
+use self::metadata::Metadata;
+use self::tensors::Tensors;
+use super::{Checkpoint, LoadError, Vocabulary, Weights};
+
+/// Reads a whole file.
+pub(super) fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
+    let Gguf { metadata, tensors } = Gguf::parse(bytes)?;
+    let metadata = Metadata(metadata);
+    match metadata.text("general.architecture")? {
+        "llama" => {}
+        other => {
+            let detail = format!("\"{other}\"; \"llama\" is");
+            return Err(LoadError::Unsupported { what: "general.architecture".into(), detail });
+        }
+    }
+    let vocabulary = vocabulary::read(&metadata)?;
+    let mut tensors = Tensors::new(tensors, "llama", pool);
+    let config = llama::config(&metadata, &mut tensors, vocabulary.tokens.len())?;
+    let quantisation = tensors.commonest_type().to_owned();
+    Ok(Checkpoint {
+        config_digest_input: llama::canonical(&config),
+        vocabulary_digest_input: vocabulary::canonical(&vocabulary),
+        weights: Weights::Llama(llama::weights(config, tensors)?),
+        vocabulary: Vocabulary::Gguf(vocabulary),
+        architecture: "llama".into(),
+        quantisation,
+        chat_template: metadata.optional_text("tokenizer.chat_template")?.map(str::to_owned),
+    })
+}

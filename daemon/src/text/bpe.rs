@@ -1,0 +1,259 @@
+//! Byte-pair encoding over the vocabulary in a GGUF file (`tokenizer.ggml.model` = `gpt2`).
+//!
+//! The merges and the words are the `tokenizers` crate's work. The control tokens are found here,
+//! because whether their names are commands or text is decided per call, and the bytes of a token
+//! are looked up in a table, so that any sequence of ids has a text.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use thiserror::Error;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+
+use super::alphabet::{characters, spell};
+use super::pre::Pre;
+use super::tokenizer::Special;
+use crate::model::load::GgufVocabulary;
+
+/// ggml's token types that are not ordinary text.
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+
+/// Why a vocabulary makes no tokenizer, or a text no ids.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// `tokenizer.ggml.model` names a kind that is not implemented.
+    #[error("tokenizer.ggml.model \"{found}\" is not supported: \"gpt2\" is")]
+    Model {
+        /// The name in the file.
+        found: String,
+    },
+    /// `tokenizer.ggml.pre` names a way of cutting words that is not known.
+    #[error("tokenizer.ggml.pre \"{found}\" is not known: {known} are")]
+    Pre {
+        /// The name in the file.
+        found: String,
+        /// The names that are known.
+        known: &'static str,
+    },
+    /// `tokenizer.ggml.pre` is absent, and guessing it would give wrong ids.
+    #[error("tokenizer.ggml.pre is missing, and cannot be guessed ({known} are known)")]
+    NoPre {
+        /// The names that are known.
+        known: &'static str,
+    },
+    /// A merge that is not two tokens, or does not make a token.
+    #[error("merge {index} (\"{merge}\") {fault}")]
+    Merge {
+        /// Position in `tokenizer.ggml.merges`.
+        index: usize,
+        /// Its text.
+        merge: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+    /// The parts do not make a tokenizer.
+    #[error("building the tokenizer: {reason}")]
+    Build {
+        /// What the library said.
+        reason: String,
+    },
+    /// The library failed on a text.
+    #[error("encoding a text of {bytes} bytes: {reason}")]
+    Encode {
+        /// Length of the text.
+        bytes: usize,
+        /// What the library said.
+        reason: String,
+    },
+    /// The text holds a byte for which the vocabulary has neither a token nor an unknown token.
+    #[error("the vocabulary has no token for the byte 0x{byte:02x}, at position {at} of the text")]
+    NoToken {
+        /// The byte.
+        byte: u8,
+        /// Where it is in the text.
+        at: usize,
+    },
+}
+
+/// A byte-pair tokenizer.
+pub struct Bpe {
+    words: tokenizers::Tokenizer,
+    /// Tokens found in text before words are: those that only templates may write ...
+    control: Literals,
+    /// ... and those that anyone may.
+    user_defined: Literals,
+    bytes: Vec<Box<[u8]>>,
+    /// Bytes that the vocabulary cannot spell, if it has no unknown token to stand for them.
+    unspellable: Box<[bool; 256]>,
+    bos: Option<u32>,
+    adds_bos: bool,
+    ends: Vec<u32>,
+}
+
+impl fmt::Debug for Bpe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bpe")
+            .field("vocab", &self.bytes.len())
+            .field("bos", &self.bos)
+            .field("adds_bos", &self.adds_bos)
+            .field("ends", &self.ends)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Bpe {
+    pub(super) fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
+        if vocabulary.model != "gpt2" {
+            return Err(TokenizerError::Model { found: vocabulary.model.clone() });
+        }
+        let pre = Pre::named(vocabulary.pre.as_deref())?;
+        Ok(Self {
+            words: words(vocabulary, pre)?,
+            control: Literals::new(vocabulary, &[UNKNOWN, CONTROL, USER_DEFINED])?,
+            user_defined: Literals::new(vocabulary, &[USER_DEFINED])?,
+            bytes: token_bytes(vocabulary),
+            unspellable: unspellable(vocabulary),
+            bos: vocabulary.bos,
+            adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos()),
+            ends: vocabulary.eos_ids.clone(),
+        })
+    }
+
+    pub(super) fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+        let literals = match special {
+            Special::Parse => &self.control,
+            Special::Plain => &self.user_defined,
+        };
+        let mut ids = Vec::new();
+        let mut at = 0;
+        for (start, end, id) in literals.find(text) {
+            self.encode_words(text, at, start, &mut ids)?;
+            ids.push(id);
+            at = end;
+        }
+        self.encode_words(text, at, text.len(), &mut ids)?;
+        Ok(ids)
+    }
+
+    fn encode_words(
+        &self,
+        text: &str,
+        start: usize,
+        end: usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let words = &text[start..end];
+        if let Some(at) = words.bytes().position(|byte| self.unspellable[usize::from(byte)]) {
+            let byte = words.as_bytes()[at];
+            return Err(TokenizerError::NoToken { byte, at: start + at });
+        }
+        let encoding = self.words.encode_fast(words, false).map_err(|error| {
+            TokenizerError::Encode { bytes: words.len(), reason: error.to_string() }
+        })?;
+        ids.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
+        self.bytes.get(id as usize).map(|bytes| &**bytes).unwrap_or_default()
+    }
+
+    pub(super) fn vocab(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    pub(super) fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+}
+
+/// Cut and merges, without special tokens.
+fn words(vocabulary: &GgufVocabulary, pre: Pre) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let wrong = |error: tokenizers::Error| TokenizerError::Build { reason: error.to_string() };
+    let mut builder = BPE::builder()
+        .vocab_and_merges(ids(vocabulary), merges(vocabulary)?)
+        .ignore_merges(pre.whole_words());
+    if let Some(unknown) = vocabulary.unknown {
+        builder = builder.unk_token(vocabulary.tokens[unknown as usize].clone());
+    }
+    let mut words = tokenizers::Tokenizer::new(builder.build().map_err(wrong)?);
+    words.with_pre_tokenizer(Some(pre.pre_tokenizer()?));
+    Ok(words)
+}
+
+/// Ids by text; of tokens with the same text the first.
+fn ids(vocabulary: &GgufVocabulary) -> Vocab {
+    let texts = vocabulary.tokens.iter().enumerate().rev();
+    texts.map(|(id, text)| (text.clone(), id as u32)).collect()
+}
+
+/// The merges as pairs, every one of which joins two tokens into a third.
+fn merges(vocabulary: &GgufVocabulary) -> Result<Merges, TokenizerError> {
+    let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
+    let pair = |(index, merge): (usize, &String)| {
+        let fault = |fault| TokenizerError::Merge { index, merge: merge.clone(), fault };
+        let (left, right) = merge.split_once(' ').ok_or_else(|| fault("is not two tokens"))?;
+        if ![left, right].iter().all(|part| tokens.contains(part)) {
+            return Err(fault("names a token that is not in the vocabulary"));
+        }
+        if !tokens.contains([left, right].concat().as_str()) {
+            return Err(fault("makes a token that is not in the vocabulary"));
+        }
+        Ok((left.to_owned(), right.to_owned()))
+    };
+    vocabulary.merges.iter().enumerate().map(pair).collect()
+}
+
+/// Ordinary tokens spell bytes; the names of the others are text.
+fn token_bytes(vocabulary: &GgufVocabulary) -> Vec<Box<[u8]>> {
+    let characters = characters();
+    let bytes = |(id, text): (usize, &String)| match vocabulary.token_types.get(id) {
+        Some(&(UNKNOWN | CONTROL | USER_DEFINED)) => text.as_bytes().into(),
+        _ => spell(text, &characters).into(),
+    };
+    vocabulary.tokens.iter().enumerate().map(bytes).collect()
+}
+
+fn unspellable(vocabulary: &GgufVocabulary) -> Box<[bool; 256]> {
+    let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
+    let missing = |character: char| !tokens.contains(character.encode_utf8(&mut [0; 4]) as &str);
+    Box::new(characters().map(|character| vocabulary.unknown.is_none() && missing(character)))
+}
+
+/// Tokens that are found in a text by their name, the longest at the leftmost place.
+struct Literals {
+    search: AhoCorasick,
+    ids: Vec<u32>,
+}
+
+impl Literals {
+    fn new(vocabulary: &GgufVocabulary, types: &[i32]) -> Result<Self, TokenizerError> {
+        let tokens = vocabulary.tokens.iter().zip(&vocabulary.token_types).enumerate();
+        let (ids, names): (Vec<u32>, Vec<&str>) = tokens
+            .filter(|(_, (text, kind))| types.contains(kind) && !text.is_empty())
+            .map(|(id, (text, _))| (id as u32, text.as_str()))
+            .unzip();
+        let search = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names);
+        let search = search.map_err(|error| TokenizerError::Build { reason: error.to_string() })?;
+        Ok(Self { search, ids })
+    }
+
+    /// Start, end and id of every token, left to right.
+    fn find(&self, text: &str) -> impl Iterator<Item = (usize, usize, u32)> {
+        self.search
+            .find_iter(text)
+            .map(|found| (found.start(), found.end(), self.ids[found.pattern()]))
+    }
+}

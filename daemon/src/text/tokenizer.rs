@@ -1,0 +1,149 @@
+//! Text to ids and back, for any vocabulary.
+
+use super::bpe::{Bpe, TokenizerError};
+use crate::model::load::Vocabulary;
+
+/// What the texts of control tokens (`<|im_start|>`) mean in a text that is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// They become those tokens: for text that a template or a trusted caller wrote.
+    Parse,
+    /// They are spelled out as ordinary text: for text that a user wrote.
+    Plain,
+}
+
+/// A model's tokenizer.
+#[derive(Debug)]
+pub enum Tokenizer {
+    /// A token is a byte.
+    Bytes,
+    /// Byte-pair encoding over a vocabulary.
+    Bpe(Box<Bpe>),
+}
+
+/// Every byte, so that a byte token's text can be borrowed.
+const BYTES: [u8; 256] = {
+    let mut bytes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        bytes[byte] = byte as u8;
+        byte += 1;
+    }
+    bytes
+};
+
+impl Tokenizer {
+    /// The tokenizer of a vocabulary.
+    ///
+    /// # Errors
+    /// When the vocabulary names a kind of tokenizer that is not implemented, or contradicts
+    /// itself.
+    pub fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
+        match vocabulary {
+            Vocabulary::Bytes => Ok(Self::Bytes),
+            Vocabulary::Gguf(gguf) => Ok(Self::Bpe(Box::new(Bpe::new(gguf)?))),
+        }
+    }
+
+    /// The ids of a text, nothing added.
+    ///
+    /// # Errors
+    /// When the vocabulary cannot spell the text.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+        match self {
+            Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Self::Bpe(bpe) => bpe.encode(text, special),
+        }
+    }
+
+    /// The ids of a prompt: those of the text, after the beginning-of-sequence token if the model
+    /// wants one. A text that brings its own, as chat templates do, goes to
+    /// [`encode`](Self::encode) instead.
+    ///
+    /// # Errors
+    /// When the vocabulary cannot spell the text.
+    pub fn encode_prompt(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.encode(text, special)?;
+        Ok(self.prompt_bos().into_iter().chain(ids).collect())
+    }
+
+    /// Whether a prompt begins with two beginning-of-sequence tokens, which no model was made for.
+    pub fn doubles_bos(&self, ids: &[u32]) -> bool {
+        matches!((self.bos(), ids), (Some(bos), &[first, second, ..])
+            if first == bos && second == bos)
+    }
+
+    /// The text of ids; bytes that are not UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes that a token stands for, control tokens' names included; none for an id outside
+    /// the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        match self {
+            Self::Bytes => BYTES.get(id as usize..id as usize + 1).unwrap_or_default(),
+            Self::Bpe(bpe) => bpe.token_bytes(id),
+        }
+    }
+
+    /// V, the number of ids.
+    pub fn vocab(&self) -> usize {
+        match self {
+            Self::Bytes => BYTES.len(),
+            Self::Bpe(bpe) => bpe.vocab(),
+        }
+    }
+
+    /// The beginning-of-sequence token, if the vocabulary has one.
+    pub fn bos(&self) -> Option<u32> {
+        match self {
+            Self::Bytes => None,
+            Self::Bpe(bpe) => bpe.bos(),
+        }
+    }
+
+    /// The token that [`encode_prompt`](Self::encode_prompt) puts in front.
+    fn prompt_bos(&self) -> Option<u32> {
+        match self {
+            Self::Bytes => None,
+            Self::Bpe(bpe) => bpe.bos().filter(|_| bpe.adds_bos()),
+        }
+    }
+
+    /// The tokens that end a generation.
+    pub fn ends(&self) -> &[u32] {
+        match self {
+            Self::Bytes => &[],
+            Self::Bpe(bpe) => bpe.ends(),
+        }
+    }
+
+    /// Whether a token ends a generation.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends().contains(&id)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_token_is_a_byte_and_adds_nothing() {
+        let tokenizer = Tokenizer::new(&Vocabulary::Bytes).unwrap();
+        let ids = tokenizer.encode_prompt("Aé", Special::Parse).unwrap();
+        assert_eq!(ids, [65, 0xc3, 0xa9]);
+        assert_eq!(tokenizer.decode(&ids), "Aé");
+        assert_eq!(tokenizer.vocab(), 256);
+        assert!(!(0..256).any(|id| tokenizer.is_end(id)));
+    }
+
+    #[test]
+    fn an_id_outside_the_vocabulary_is_no_text() {
+        let tokenizer = Tokenizer::Bytes;
+        assert_eq!(tokenizer.decode(&[65, 256, u32::MAX, 66]), "AB");
+    }
+}
