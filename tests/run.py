@@ -18,11 +18,15 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# What a person may have set for the daemon they use; the tests start their own.
+SETTINGS = ("TINYGPT_SOCKET", "TINYGPT_CACHE_DIR", "TINYGPT_CONFIG")
+
 RESULT = re.compile(r"^test (.+?) \.\.\. (ok|FAILED|ignored)\b(.*)")
 CAPTURED = re.compile(r"^---- (.+) stdout ----$")
 SKIPPED = re.compile(r"^skipped: (.*)")
 CLIENTS = re.compile(r"^clients: (\d+) passed, (\d+) failed, (\d+) skipped$")
-PROGRESS = ("test result:", "     Running", "   Doc-tests")
+SECTIONS = ("successes:", "failures:")
+PROGRESS = ("     Running", "   Doc-tests", "running ", "test result:")
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Tally:
 
 def main() -> int:
     os.chdir(REPOSITORY)
+    for name in SETTINGS:
+        os.environ.pop(name, None)
     tally = Tally()
     rust_tests(tally)
     client_tests(tally)
@@ -64,21 +70,19 @@ def rust_tests(tally: Tally) -> None:
 
 def count_rust(lines: Iterator[str], tally: Tally) -> None:
     """Passes on which binary runs, its result, and all about failures; of what passing tests say, only skips."""
-    passing, speaker = False, ""
+    section, speaker = "", ""
     for line in lines:
-        if result := RESULT.match(line):
+        if line in SECTIONS or line.startswith(PROGRESS):
+            section = line
+        if section.startswith("running") and (result := RESULT.match(line)):
             count_result(tally, *result.groups())
-        elif line in ("successes:", "failures:") or line.startswith(PROGRESS):
-            passing = line == "successes:"
-            say(line, when=not passing)
+        elif section != "successes:":
+            say(line, when=bool(line))
         elif captured := CAPTURED.match(line):
             speaker = captured[1]
-            say(line, when=not passing)
-        elif passing and (skip := SKIPPED.match(line)):
+        elif skip := SKIPPED.match(line):
             tally.passed -= 1
             tally.skip(f"{speaker}: {skip[1]}")
-        else:
-            say(line, when=bool(line) and not passing)
 
 
 def count_result(tally: Tally, name: str, outcome: str, remark: str) -> None:
