@@ -85,7 +85,7 @@ def test_a_relative_target_works(daemon: Daemon, monkeypatch: pytest.MonkeyPatch
         assert list(sample(channel, request()))
 
 
-@pytest.mark.parametrize("name", ["a space.sock", "grüße [1] @home:80.sock"])
+@pytest.mark.parametrize("name", ["a space.sock", "12:30:45 [a] [b] grüße@.sock"])
 def test_a_socket_whose_name_is_no_host_name_works(folder: Path, name: str) -> None:
     with real.running(folder, name) as odd, grpc.insecure_channel(target(odd.socket)) as channel:
         assert list(sample(channel, request()))
