@@ -23,7 +23,7 @@ dispatched! { pub(crate) fn silu_mul_on(gate: &[f32], up: &[f32], out: &mut [f32
 dispatched! { pub(crate) fn gelu_erf_on(x: &mut [f32]) = gelu_erf_rows; }
 
 #[inline(always)]
-fn silu_mul_rows(gate: &[f32], up: &[f32], out: &mut [f32]) {
+fn silu_mul_rows(_isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
     out.copy_from_slice(gate);
     map(out, silu);
     for (out, &up) in out.iter_mut().zip(up) {
@@ -32,7 +32,7 @@ fn silu_mul_rows(gate: &[f32], up: &[f32], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn gelu_erf_rows(x: &mut [f32]) {
+fn gelu_erf_rows(_isa: Isa, x: &mut [f32]) {
     map(x, gelu);
 }
 

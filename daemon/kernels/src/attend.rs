@@ -20,12 +20,13 @@
 //! position and the blocks alone. Tokens that a query cannot see are *selected* away: their keys
 //! and values may hold anything.
 
+mod block;
+mod fold;
+
 use std::ops::Range;
 
-use crate::convert::{f32_from_bf16, f32_from_f16};
-use crate::elementary::exp;
-use crate::isa::{Isa, dispatched};
-use crate::lanes::{LANES, Lanes, larger, strip, tree};
+use crate::attend::fold::Fold;
+use crate::isa::Isa;
 use crate::linear::even;
 use crate::pool::{Disjoint, Pool};
 
@@ -37,9 +38,6 @@ pub const CHUNK: usize = 256 / BLOCK;
 
 /// Queries (rows times heads of a kv group) that share one widened block.
 const STRIP: usize = 48;
-
-/// Queries that pass over a panel together.
-const ROWS: usize = 6;
 
 /// How the elements of cached keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,9 +135,9 @@ pub(crate) fn attend_on(
 ) {
     check(shape, seqs, q, out);
     let strips = strips(shape, seqs);
-    let call = Call { shape, seqs, q, out: Disjoint::new(out) };
+    let call = Call { isa, shape, seqs, q, out: Disjoint::new(out) };
     pool.run(strips.len() * shape.kv_heads, &|i| {
-        strip_on(isa, &call, &strips[i / shape.kv_heads], i % shape.kv_heads);
+        call.attend(&strips[i / shape.kv_heads], i % shape.kv_heads);
     });
 }
 
@@ -185,282 +183,44 @@ fn strips(shape: &Shape, seqs: &[Sequence<'_>]) -> Vec<Strip> {
 
 /// One call of [`attend`].
 struct Call<'a> {
+    isa: Isa,
     shape: &'a Shape,
     seqs: &'a [Sequence<'a>],
     q: &'a [f32],
     out: Disjoint<'a, f32>,
 }
 
-dispatched! { fn strip_on(call: &Call<'_>, strip: &Strip, g: usize) = attend_strip; }
-
-/// All blocks that the rows of a strip see, for the query heads of kv head `g`.
-#[inline(always)]
-fn attend_strip(call: &Call<'_>, strip: &Strip, g: usize) {
-    let mut work = Work::new(call, strip, g);
-    let blocks = (work.position + strip.rows.len()).div_ceil(BLOCK);
-    for block in 0..blocks {
-        work.fold_block(block);
-        if (block + 1).is_multiple_of(CHUNK) || block + 1 == blocks {
-            work.merge_chunk(block / CHUNK);
+impl Call<'_> {
+    /// One task: all blocks that the rows of a strip see, for the query heads of kv head `g`.
+    fn attend(&self, strip: &Strip, g: usize) {
+        let shape = self.shape;
+        let seq = &self.seqs[strip.seq];
+        let first = seq.first + strip.rows.start - seq.rows.start;
+        let queries = strip.rows.clone().flat_map(|row| {
+            let heads = (0..shape.group()).map(move |h| row * shape.heads + g * shape.group() + h);
+            heads.map(|at| &self.q[at * shape.k_dim..(at + 1) * shape.k_dim])
+        });
+        let mut fold = Fold::new(self.isa, shape, first, queries.collect());
+        for block in 0..(first + strip.rows.len()).div_ceil(BLOCK) {
+            fold.block(
+                block,
+                head(seq.blocks[block].k, g, shape),
+                head(seq.blocks[block].v, g, shape),
+            );
         }
-    }
-    work.write();
-}
-
-/// The states of the queries of one task, and the widened block they share.
-///
-/// Query `j` is head `j % group` of row `j / group`.
-struct Work<'a> {
-    call: &'a Call<'a>,
-    seq: &'a Sequence<'a>,
-    rows: Range<usize>,
-    g: usize,
-    /// The position of the first row.
-    position: usize,
-    chunk: States,
-    total: States,
-    /// Scores, then probabilities, `[queries][32]`.
-    p: Vec<[f32; BLOCK]>,
-    /// What a query's sums are multiplied with before a block is added, `[queries]`.
-    alpha: Vec<f32>,
-    /// Keys widened, `[2][k_dim]` of sixteen tokens.
-    keys: Vec<Lanes>,
-    /// Values widened, `[v_dim / 16][32]` of sixteen channels.
-    values: Vec<Lanes>,
-}
-
-/// Online softmax states of some queries.
-struct States {
-    m: Vec<f32>,
-    l: Vec<f32>,
-    /// `[queries][v_dim / 16]` of sixteen channels.
-    acc: Vec<Lanes>,
-}
-
-impl States {
-    fn fresh(queries: usize, width: usize) -> States {
-        States {
-            m: vec![f32::NEG_INFINITY; queries],
-            l: vec![0.0; queries],
-            acc: vec![[0.0; LANES]; queries * width],
-        }
-    }
-
-    fn reset(&mut self) {
-        self.m.fill(f32::NEG_INFINITY);
-        self.l.fill(0.0);
-        self.acc.fill([0.0; LANES]);
-    }
-}
-
-impl<'a> Work<'a> {
-    fn new(call: &'a Call<'a>, strip: &Strip, g: usize) -> Work<'a> {
-        let seq = &call.seqs[strip.seq];
-        let queries = strip.rows.len() * call.shape.group();
-        let width = call.shape.v_dim.div_ceil(LANES);
-        Work {
-            call,
-            seq,
-            rows: strip.rows.clone(),
-            g,
-            position: seq.first + strip.rows.start - seq.rows.start,
-            chunk: States::fresh(queries, width),
-            total: States::fresh(queries, width),
-            p: vec![[0.0; BLOCK]; queries],
-            alpha: vec![0.0; queries],
-            keys: vec![[0.0; LANES]; 2 * call.shape.k_dim],
-            values: vec![[0.0; LANES]; width * BLOCK],
-        }
-    }
-
-    /// How many tokens of a block query `j` sees.
-    #[inline(always)]
-    fn visible(&self, j: usize, block: usize) -> usize {
-        let seen = self.position + j / self.call.shape.group() + 1;
-        seen.saturating_sub(block * BLOCK).min(BLOCK)
-    }
-
-    #[inline(always)]
-    fn fold_block(&mut self, block: usize) {
-        let queries = self.p.len();
-        let first = (0..queries).find(|&j| self.visible(j, block) > 0).unwrap_or(queries);
-        let most = self.visible(queries - 1, block);
-        self.widen(block, most);
-        for js in even(queries - first, ROWS) {
-            let js = first + js.start..first + js.end;
-            match js.len() {
-                6 => self.fold::<6>(js.start, block),
-                5 => self.fold::<5>(js.start, block),
-                4 => self.fold::<4>(js.start, block),
-                3 => self.fold::<3>(js.start, block),
-                2 => self.fold::<2>(js.start, block),
-                _ => self.fold::<1>(js.start, block),
-            }
-        }
-    }
-
-    /// Folds a block into queries `j..j + R`, which all see some of it.
-    #[inline(always)]
-    fn fold<const R: usize>(&mut self, j: usize, block: usize) {
-        self.score::<R>(j);
-        for j in j..j + R {
-            self.soften(j, self.visible(j, block));
-        }
-        self.gather::<R>(j, block);
-    }
-
-    /// Scores of `R` queries against the whole block, seen or not: lanes do not mix.
-    #[inline(always)]
-    fn score<const R: usize>(&mut self, j: usize) {
-        let shape = self.call.shape;
-        let q: [&[f32]; R] = std::array::from_fn(|r| self.query(j + r));
-        let (low, high) = self.keys.split_at(shape.k_dim);
-        for (half, panel) in [low, high].into_iter().enumerate() {
-            let mut scores = [[0.0; LANES]; R];
-            strip(&mut scores, panel, &q);
-            for r in 0..R {
-                let p = &mut self.p[j + r].as_chunks_mut::<LANES>().0[half];
-                for i in 0..LANES {
-                    p[i] = scores[r][i] * shape.scale;
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn query(&self, j: usize) -> &'a [f32] {
-        let shape = self.call.shape;
-        let (row, head) = (j / shape.group(), j % shape.group());
-        let at = (self.rows.start + row) * shape.heads + self.g * shape.group() + head;
-        &self.call.q[at * shape.k_dim..(at + 1) * shape.k_dim]
-    }
-
-    /// Turns the scores of query `j` into probabilities, and moves its maximum and sum.
-    #[inline(always)]
-    fn soften(&mut self, j: usize, visible: usize) {
-        let p = &mut self.p[j];
-        let mut m = self.chunk.m[j];
-        for (t, &score) in p.iter().enumerate() {
-            m = larger(m, if t < visible { score } else { f32::NEG_INFINITY });
-        }
-        let mut sums = [0.0; LANES];
-        for (t, p) in p.iter_mut().enumerate() {
-            *p = if t < visible { exp(*p - m) } else { 0.0 };
-        }
-        for i in 0..LANES {
-            sums[i] = p[i] + p[i + LANES];
-        }
-        let alpha = exp(self.chunk.m[j] - m);
-        self.alpha[j] = alpha;
-        self.chunk.l[j] = self.chunk.l[j].mul_add(alpha, tree(sums));
-        self.chunk.m[j] = m;
-    }
-
-    /// Adds the values that `R` queries see, weighted; those that all see in one pass.
-    #[inline(always)]
-    fn gather<const R: usize>(&mut self, j: usize, block: usize) {
-        let width = self.call.shape.v_dim.div_ceil(LANES);
-        let all = self.visible(j, block);
-        for (c, panel) in self.values.chunks_exact(BLOCK).enumerate() {
-            let mut acc: [Lanes; R] = std::array::from_fn(|r| {
-                self.chunk.acc[(j + r) * width + c].map(|x| x * self.alpha[j + r])
-            });
-            let p: [&[f32]; R] = std::array::from_fn(|r| &self.p[j + r][..]);
-            strip(&mut acc, &panel[..all], &p);
-            for r in 0..R {
-                let own = all..self.visible(j + r, block);
-                let mut one = [acc[r]];
-                strip(&mut one, &panel[own.clone()], &[&self.p[j + r][own]]);
-                self.chunk.acc[(j + r) * width + c] = one[0];
-            }
-        }
-    }
-
-    /// Widens the keys and the first `tokens` values of a block.
-    #[inline(always)]
-    fn widen(&mut self, block: usize, tokens: usize) {
-        let shape = self.call.shape;
-        let block = &self.seq.blocks[block];
-        let k = head(block.k, self.g, shape.k_dim * BLOCK * shape.element.bytes());
-        let v = head(block.v, self.g, shape.v_dim * BLOCK * shape.element.bytes());
-        match shape.element {
-            Element::F32 => self.widen_as::<f32>(k, v, tokens, |x| x),
-            Element::F16 => self.widen_as::<u16>(k, v, tokens, f32_from_f16),
-            Element::BF16 => self.widen_as::<u16>(k, v, tokens, f32_from_bf16),
-        }
-    }
-
-    #[inline(always)]
-    fn widen_as<T: bytemuck::Pod>(
-        &mut self,
-        k: &[u8],
-        v: &[u8],
-        tokens: usize,
-        value: impl Fn(T) -> f32,
-    ) {
-        let (low, high) = self.keys.split_at_mut(self.call.shape.k_dim);
-        let rows = bytemuck::cast_slice::<u8, [T; BLOCK]>(k);
-        for ((row, low), high) in rows.iter().zip(low).zip(high) {
-            for i in 0..LANES {
-                low[i] = value(row[i]);
-                high[i] = value(row[i + LANES]);
-            }
-        }
-        let v_dim = self.call.shape.v_dim;
-        let rows = bytemuck::cast_slice::<u8, T>(v).chunks_exact(v_dim);
-        for (t, row) in rows.take(tokens).enumerate() {
-            for (c, row) in row.chunks(LANES).enumerate() {
-                for (to, &x) in self.values[c * BLOCK + t].iter_mut().zip(row) {
-                    *to = value(x);
-                }
-            }
-        }
-    }
-
-    /// Merges a chunk's states into the totals of the queries that see it, and makes them fresh.
-    #[inline(always)]
-    fn merge_chunk(&mut self, chunk: usize) {
-        let width = self.call.shape.v_dim.div_ceil(LANES);
-        for j in 0..self.p.len() {
-            if self.visible(j, chunk * CHUNK) == 0 {
-                continue;
-            }
-            let (total, chunk) = (self.total.m[j], self.chunk.m[j]);
-            let m = larger(total, chunk);
-            let (a, b) = (exp(total - m), exp(chunk - m));
-            self.total.m[j] = m;
-            self.total.l[j] = self.total.l[j].mul_add(a, self.chunk.l[j] * b);
-            let of_query = j * width..(j + 1) * width;
-            let sums = self.total.acc[of_query.clone()].iter_mut();
-            for (sum, acc) in sums.zip(&self.chunk.acc[of_query]) {
-                for i in 0..LANES {
-                    sum[i] = sum[i].mul_add(a, acc[i] * b);
-                }
-            }
-        }
-        self.chunk.reset();
-    }
-
-    #[inline(always)]
-    fn write(&self) {
-        let shape = self.call.shape;
-        let (group, width) = (shape.group(), shape.v_dim.div_ceil(LANES));
-        for j in 0..self.p.len() {
-            let row = self.rows.start + j / group;
-            let at = (row * shape.heads + self.g * group + j % group) * shape.v_dim;
+        fold.finish();
+        for (i, row) in strip.rows.clone().enumerate() {
+            let at = (row * shape.heads + g * shape.group()) * shape.v_dim;
             #[expect(unsafe_code, reason = "tasks own their rows and heads")]
             // SAFETY: no other task has this row and kv head.
-            let out = unsafe { self.call.out.part(at..at + shape.v_dim) };
-            let acc = self.total.acc[j * width..(j + 1) * width].as_flattened();
-            for (out, acc) in out.iter_mut().zip(acc) {
-                *out = acc / self.total.l[j];
-            }
+            let out = unsafe { self.out.part(at..at + shape.group() * shape.v_dim) };
+            fold.write(i * shape.group(), out);
         }
     }
 }
 
 /// The bytes of kv head `g`.
-#[inline(always)]
-fn head(bytes: &[u8], g: usize, size: usize) -> &[u8] {
+fn head<'a>(bytes: &'a [u8], g: usize, shape: &Shape) -> &'a [u8] {
+    let size = bytes.len() / shape.kv_heads;
     &bytes[g * size..(g + 1) * size]
 }

@@ -5,8 +5,10 @@
 //! exact (a signalling NaN becomes quiet). All of it is integer arithmetic and selection, so every
 //! instantiation has the same bits.
 
-use crate::isa::{Isa, dispatched};
-use crate::lanes::LANES;
+use bytemuck::{Pod, Zeroable};
+
+use crate::isa::{Isa, Kind, dispatched};
+use crate::lanes::{LANES, Lanes};
 
 /// f32 to f16. Returns how many values were saturated.
 ///
@@ -32,7 +34,7 @@ pub fn narrow_bf16(from: &[f32], to: &mut [u16]) {
 /// When the lengths differ.
 pub fn widen_f16(from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "one f32 for each f16");
-    widen_f16_on(Isa::best(), from, to);
+    widen_on::<F16>(Isa::best(), bytemuck::cast_slice(from), to);
 }
 
 /// bf16 to f32.
@@ -41,34 +43,119 @@ pub fn widen_f16(from: &[u16], to: &mut [f32]) {
 /// When the lengths differ.
 pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "one f32 for each bf16");
-    widen_bf16_on(Isa::best(), from, to);
+    widen_on::<BF16>(Isa::best(), bytemuck::cast_slice(from), to);
 }
 
 dispatched! { fn narrow_f16_on(from: &[f32], to: &mut [u16]) -> usize = narrow_f16_slice; }
 dispatched! { fn narrow_bf16_on(from: &[f32], to: &mut [u16]) = narrow_bf16_slice; }
-dispatched! { fn widen_f16_on(from: &[u16], to: &mut [f32]) = widen_f16_slice; }
-dispatched! { fn widen_bf16_on(from: &[u16], to: &mut [f32]) = widen_bf16_slice; }
+dispatched! { fn widen_on[E: Narrow][E](from: &[E], to: &mut [f32]) = widen_slice; }
 
 #[inline(always)]
-fn narrow_f16_slice(from: &[f32], to: &mut [u16]) -> usize {
+fn narrow_f16_slice(_isa: Isa, from: &[f32], to: &mut [u16]) -> usize {
     let saturated = from.iter().map(|&x| u32::from(saturates(x))).fold(0, u32::wrapping_add);
     zip_map(from, to, f16_from_f32);
     saturated as usize
 }
 
 #[inline(always)]
-fn narrow_bf16_slice(from: &[f32], to: &mut [u16]) {
+fn narrow_bf16_slice(_isa: Isa, from: &[f32], to: &mut [u16]) {
     zip_map(from, to, bf16_from_f32);
 }
 
 #[inline(always)]
-fn widen_f16_slice(from: &[u16], to: &mut [f32]) {
-    zip_map(from, to, f32_from_f16);
+fn widen_slice<E: Narrow>(isa: Isa, from: &[E], to: &mut [f32]) {
+    let (from, from_rest) = from.as_chunks::<LANES>();
+    let (to, to_rest) = to.as_chunks_mut::<LANES>();
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = E::widen(isa, from);
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to = from.value();
+    }
+}
+
+/// An element of a weight matrix or of cached keys and values, no wider than an f32.
+pub(crate) trait Narrow: Pod {
+    /// The same value as an f32.
+    fn value(self) -> f32;
+
+    /// Sixteen values at once.
+    #[inline(always)]
+    fn widen(_isa: Isa, from: &[Self; LANES]) -> Lanes {
+        widen_by_value(from)
+    }
+
+    /// The elements themselves where they are f32 already.
+    #[inline(always)]
+    fn wide(_from: &[[Self; LANES]]) -> Option<&[Lanes]> {
+        None
+    }
+}
+
+/// The bits of an f16.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(transparent)]
+pub(crate) struct F16(u16);
+
+/// The bits of a bf16.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(transparent)]
+pub(crate) struct BF16(u16);
+
+impl Narrow for f32 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn wide(from: &[Lanes]) -> Option<&[Lanes]> {
+        Some(from)
+    }
+}
+
+impl Narrow for BF16 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32_from_bf16(self.0)
+    }
+}
+
+impl Narrow for F16 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32_from_f16(self.0)
+    }
+
+    #[inline(always)]
+    fn widen(isa: Isa, from: &[F16; LANES]) -> Lanes {
+        match isa.0 {
+            Kind::Plain => widen_by_value(from),
+            // SAFETY: an instantiation for AVX2 only runs on machines that have F16C.
+            #[cfg(target_arch = "x86_64")]
+            #[expect(unsafe_code, reason = "one instruction in place of twenty")]
+            Kind::Avx2 => unsafe { widen_f16c(from) },
+        }
+    }
 }
 
 #[inline(always)]
-fn widen_bf16_slice(from: &[u16], to: &mut [f32]) {
-    zip_map(from, to, f32_from_bf16);
+fn widen_by_value<E: Narrow>(from: &[E; LANES]) -> Lanes {
+    let mut to = [0.0; LANES];
+    for i in 0..LANES {
+        to[i] = from[i].value();
+    }
+    to
+}
+
+/// The conversion in hardware: exact, as ours is.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx,f16c")]
+#[inline]
+fn widen_f16c(from: &[F16; LANES]) -> Lanes {
+    use std::arch::x86_64::{__m128i, _mm256_cvtph_ps};
+    let [low, high]: [__m128i; 2] = bytemuck::cast(*from);
+    bytemuck::cast([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
 }
 
 /// `to[i] = f(from[i])`, in chunks of lanes so that the compiler vectorises it.
@@ -158,7 +245,7 @@ mod tests {
     use half::{bf16, f16};
 
     fn both(check: impl Fn(Isa)) {
-        check(Isa::Plain);
+        check(Isa::PLAIN);
         check(Isa::best());
     }
 
@@ -173,12 +260,12 @@ mod tests {
         let all: Vec<u16> = (0..=u16::MAX).collect();
         both(|isa| {
             let mut wide = vec![0.0; all.len()];
-            widen_f16_on(isa, &all, &mut wide);
+            widen_on::<F16>(isa, bytemuck::cast_slice(&all), &mut wide);
             for (&h, &x) in all.iter().zip(&wide) {
                 let want = f16::from_bits(h);
                 assert!(x.to_bits() == want.to_f32().to_bits() || (x.is_nan() && want.is_nan()));
             }
-            widen_bf16_on(isa, &all, &mut wide);
+            widen_on::<BF16>(isa, bytemuck::cast_slice(&all), &mut wide);
             for (&h, &x) in all.iter().zip(&wide) {
                 let want = bf16::from_bits(h);
                 assert!(x.to_bits() == want.to_f32().to_bits() || (x.is_nan() && want.is_nan()));

@@ -4,6 +4,8 @@
 //! element `i` into lane `i % 16` in ascending order; the lanes are then folded by halves
 //! (8 + 8, 4 + 4, 2 + 2, 1 + 1), so the order never depends on the width of the hardware.
 
+use crate::isa::Isa;
+
 /// Lanes of a reduction, and rows of a weight tile.
 pub const LANES: usize = 16;
 
@@ -12,13 +14,16 @@ pub type Lanes = [f32; LANES];
 
 /// Folds the lanes by halves: the last step of every row reduction.
 #[inline(always)]
-pub fn tree(mut lanes: Lanes) -> f32 {
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-    }
-    lanes[0]
+pub fn tree(lanes: Lanes, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| join(lanes[i], lanes[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| join(eight[i], eight[i + 4]));
+    join(join(four[0], four[2]), join(four[1], four[3]))
+}
+
+/// The sum of the lanes.
+#[inline(always)]
+pub fn sum(lanes: Lanes) -> f32 {
+    tree(lanes, |a, b| a + b)
 }
 
 /// Folds a row of any length into lanes: `step(lane, element)` in ascending order.
@@ -46,7 +51,7 @@ pub fn larger(a: f32, b: f32) -> f32 {
 /// The largest element of a row, or `-inf` for an empty one. The order cannot matter.
 #[inline(always)]
 pub fn max(row: &[f32]) -> f32 {
-    fold(row, f32::NEG_INFINITY, larger).into_iter().fold(f32::NEG_INFINITY, larger)
+    tree(fold(row, f32::NEG_INFINITY, larger), larger)
 }
 
 /// Applies `f` to every element of a row, in lanes so that the compiler vectorises it.
@@ -63,23 +68,53 @@ pub fn map(row: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// `acc[r][i] = fma(x[r][k], panel[k][i], acc[r][i])` over ascending `k`: the one inner loop of
+/// Sixteen weights for each `k`.
+pub(crate) trait Columns {
+    /// How many `k` there are.
+    fn len(&self) -> usize;
+
+    /// The weights of one `k`.
+    fn at(&self, isa: Isa, k: usize) -> Lanes;
+}
+
+impl Columns for &[Lanes] {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        <[Lanes]>::len(self)
+    }
+
+    #[inline(always)]
+    fn at(&self, _isa: Isa, k: usize) -> Lanes {
+        self[k]
+    }
+}
+
+/// `sums[r][i] = fma(x[r][k], weights[k][i], sums[r][i])` over ascending `k`: the one inner loop of
 /// products and of attention. `R` rows by sixteen outputs stay in registers.
 ///
-/// Each `x[r]` must hold at least as many elements as `panel`.
+/// Each `x[r]` must hold at least as many elements as there are weights.
 #[inline(always)]
-pub fn strip<const R: usize>(acc: &mut [Lanes; R], panel: &[Lanes], x: &[&[f32]; R]) {
-    let x: [&[f32]; R] = std::array::from_fn(|r| &x[r][..panel.len()]);
-    let mut sums = *acc;
-    for k in 0..panel.len() {
-        let weights = &panel[k];
+pub(crate) fn strip<C: Columns, const R: usize>(
+    isa: Isa,
+    sums: &mut [Lanes; R],
+    weights: &C,
+    x: &[&[f32]; R],
+) {
+    let len = weights.len();
+    let mut rows: [&[f32]; R] = [&[]; R];
+    for r in 0..R {
+        rows[r] = &x[r][..len];
+    }
+    let mut held = *sums;
+    for k in 0..len {
+        let weights = weights.at(isa, k);
         for r in 0..R {
             for i in 0..LANES {
-                sums[r][i] = x[r][k].mul_add(weights[i], sums[r][i]);
+                held[r][i] = rows[r][k].mul_add(weights[i], held[r][i]);
             }
         }
     }
-    *acc = sums;
+    *sums = held;
 }
 
 #[cfg(test)]
@@ -92,9 +127,9 @@ mod tests {
         lanes[0] = 1e8;
         lanes[8] = -1e8;
         lanes[1] = 1.0;
-        assert_eq!(tree(lanes), 1.0);
+        assert_eq!(sum(lanes), 1.0);
         let exact: Lanes = std::array::from_fn(|i| i as f32);
-        assert_eq!(tree(exact), 120.0);
+        assert_eq!(sum(exact), 120.0);
     }
 
     #[test]
@@ -102,7 +137,7 @@ mod tests {
         let row: Vec<f32> = (0..19).map(|i| i as f32).collect();
         let lanes = fold(&row, 0.0, |sum, x| sum + x);
         assert_eq!(lanes[..4], [16.0, 18.0, 20.0, 3.0]);
-        assert_eq!(tree(lanes), 171.0);
+        assert_eq!(sum(lanes), 171.0);
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub mod lanes;
 pub mod linear;
 pub mod matrix;
 pub mod norm;
+mod panel;
 pub mod pool;
 pub mod reference;
 pub mod rope;

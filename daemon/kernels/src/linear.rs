@@ -8,14 +8,12 @@
 
 use std::ops::Range;
 
-use crate::convert::{f32_from_bf16, f32_from_f16};
-use crate::isa::{Isa, dispatched};
-use crate::lanes::{LANES, Lanes, strip};
+use crate::convert::{BF16, F16};
+use crate::isa::Isa;
+use crate::lanes::{LANES, Lanes};
 use crate::matrix::{Format, Matrix};
+use crate::panel::{Affine, Packed, Plain, RUN, multiply_on};
 use crate::pool::{Disjoint, Pool};
-
-/// The longest run of `k` in a panel: 16 KiB of widened weights. A multiple of every group.
-const RUN: usize = 256;
 
 /// Rows that pass over a panel together.
 const STRIP: usize = 6;
@@ -46,16 +44,17 @@ pub(crate) fn linear_on(
     if t == 0 {
         return;
     }
-    let product = Product { x, t, w, bias, y: Disjoint::new(y) };
+    let product = Product { isa, x, t, w, bias, y: Disjoint::new(y) };
     let tiles = w.n().div_ceil(LANES);
     let run = (TASK / (t * w.k().max(1) * LANES)).clamp(1, tiles.div_ceil(pool.threads()).max(1));
     pool.run(tiles.div_ceil(run), &|i| {
-        tiles_on(isa, &product, i * run..tiles.min((i + 1) * run));
+        (i * run..tiles.min((i + 1) * run)).for_each(|tile| product.any_tile(tile));
     });
 }
 
 /// One call of [`linear`].
 struct Product<'a> {
+    isa: Isa,
     x: &'a [f32],
     t: usize,
     w: &'a Matrix,
@@ -63,129 +62,88 @@ struct Product<'a> {
     y: Disjoint<'a, f32>,
 }
 
-dispatched! { fn tiles_on(product: &Product<'_>, tiles: Range<usize>) = all_tiles; }
-
-#[inline(always)]
-fn all_tiles(product: &Product<'_>, tiles: Range<usize>) {
-    let mut scratch = [[0.0; LANES]; RUN];
-    for tile in tiles {
-        product.tile(tile, &mut scratch);
+impl<'a> Product<'a> {
+    fn any_tile(&self, tile: usize) {
+        match self.w.format() {
+            Format::F32 => self.tile::<Plain<'_, f32>>(tile),
+            Format::F16 => self.tile::<Plain<'_, F16>>(tile),
+            Format::BF16 => self.tile::<Plain<'_, BF16>>(tile),
+            Format::Affine { .. } => self.tile::<Affine<'_>>(tile),
+        }
     }
-}
 
-impl Product<'_> {
-    #[inline(always)]
-    fn tile(&self, tile: usize, scratch: &mut [Lanes; RUN]) {
-        let k = self.w.k();
-        let mut start = 0;
-        loop {
-            let run = start..k.min(start + RUN);
-            let last = run.end == k;
-            let panel = panel(self.w, tile, run.clone(), scratch);
-            for rows in even(self.t, STRIP) {
-                match rows.len() {
-                    6 => self.strip::<6>(tile, rows.start, start, panel, last),
-                    5 => self.strip::<5>(tile, rows.start, start, panel, last),
-                    4 => self.strip::<4>(tile, rows.start, start, panel, last),
-                    3 => self.strip::<3>(tile, rows.start, start, panel, last),
-                    2 => self.strip::<2>(tile, rows.start, start, panel, last),
-                    _ => self.strip::<1>(tile, rows.start, start, panel, last),
-                }
-            }
-            start = run.end;
-            if last {
-                return;
+    /// All rows over one tile, in runs of `k`.
+    fn tile<P: Packed<'a>>(&self, tile: usize) {
+        let mut scratch = [[0.0; LANES]; RUN];
+        for start in (0..self.w.k().max(1)).step_by(RUN) {
+            let run = start..self.w.k().min(start + RUN);
+            let packed = P::new(self.w, tile, run.clone());
+            match self.t {
+                1 => self.strip::<1>(tile, 0, &run, |sums, x| packed.multiply(self.isa, sums, x)),
+                2 => self.strip::<2>(tile, 0, &run, |sums, x| packed.multiply(self.isa, sums, x)),
+                _ => self.strips(tile, &run, packed.panel(self.isa, &mut scratch)),
             }
         }
     }
 
-    /// `R` rows from `row` on over one panel that begins at `k = start`.
-    #[inline(always)]
+    /// All rows over one panel.
+    fn strips(&self, tile: usize, run: &Range<usize>, panel: &[Lanes]) {
+        for rows in even(self.t, STRIP) {
+            match rows.len() {
+                6 => self
+                    .strip::<6>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+                5 => self
+                    .strip::<5>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+                4 => self
+                    .strip::<4>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+                3 => self
+                    .strip::<3>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+                2 => self
+                    .strip::<2>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+                _ => self
+                    .strip::<1>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+            }
+        }
+    }
+
+    /// `R` rows from `row` on: takes up their sums, lets `add` go over the run, puts them down.
     fn strip<const R: usize>(
         &self,
         tile: usize,
         row: usize,
-        start: usize,
-        panel: &[Lanes],
-        last: bool,
+        run: &Range<usize>,
+        add: impl Fn(&mut [Lanes; R], &[&[f32]; R]),
     ) {
         let (n, k) = (self.w.n(), self.w.k());
         let outputs = tile * LANES..n.min((tile + 1) * LANES);
-        let x: [&[f32]; R] = std::array::from_fn(|r| {
-            let at = (row + r) * k + start;
-            &self.x[at..at + panel.len()]
-        });
+        let mut x: [&[f32]; R] = [&[]; R];
+        for r in 0..R {
+            x[r] = &self.x[(row + r) * k..][run.clone()];
+        }
         let mut sums = [[0.0; LANES]; R];
         for r in 0..R {
-            let at = (row + r) * n;
-            #[expect(unsafe_code, reason = "tiles do not overlap")]
-            // SAFETY: this task alone works on the outputs of this tile, one row at a time.
-            let y = unsafe { self.y.part(at + outputs.start..at + outputs.end) };
-            if start > 0 {
-                load(&mut sums[r], y);
+            if run.start > 0 {
+                sums[r][..outputs.len()].copy_from_slice(self.outputs((row + r) * n, &outputs));
             }
         }
-        strip(&mut sums, panel, &x);
+        add(&mut sums, &x);
         for r in 0..R {
-            if let (true, Some(bias)) = (last, self.bias) {
+            if let (true, Some(bias)) = (run.end == k, self.bias) {
                 for (sum, &bias) in sums[r].iter_mut().zip(&bias[outputs.clone()]) {
                     *sum += bias;
                 }
             }
-            let at = (row + r) * n;
-            #[expect(unsafe_code, reason = "tiles do not overlap")]
-            // SAFETY: as above.
-            let y = unsafe { self.y.part(at + outputs.start..at + outputs.end) };
-            y.copy_from_slice(&sums[r][..y.len()]);
+            self.outputs((row + r) * n, &outputs).copy_from_slice(&sums[r][..outputs.len()]);
         }
     }
-}
 
-#[inline(always)]
-fn load(sums: &mut Lanes, y: &[f32]) {
-    sums[..y.len()].copy_from_slice(y);
-}
-
-/// The weights of a tile for a run of `k`, widened into the scratch; f32 weights need none.
-#[inline(always)]
-fn panel<'a>(
-    w: &'a Matrix,
-    tile: usize,
-    run: Range<usize>,
-    scratch: &'a mut [Lanes; RUN],
-) -> &'a [Lanes] {
-    let panel = match w.format() {
-        Format::F32 => return &w.tile::<Lanes>(tile)[run],
-        _ => &mut scratch[..run.len()],
-    };
-    match w.format() {
-        Format::BF16 => widen(&w.tile::<[u16; LANES]>(tile)[run], panel, f32_from_bf16),
-        Format::Affine { group, .. } => dequantise(w, tile, group, run, panel),
-        _ => widen(&w.tile::<[u16; LANES]>(tile)[run], panel, f32_from_f16),
-    }
-    panel
-}
-
-#[inline(always)]
-fn widen(from: &[[u16; LANES]], panel: &mut [Lanes], value: impl Fn(u16) -> f32) {
-    for (to, from) in panel.iter_mut().zip(from) {
-        for i in 0..LANES {
-            to[i] = value(from[i]);
-        }
-    }
-}
-
-#[inline(always)]
-fn dequantise(w: &Matrix, tile: usize, group: usize, run: Range<usize>, panel: &mut [Lanes]) {
-    let (scales, mins) = w.tile_groups(tile);
-    let q = &w.tile::<[i8; LANES]>(tile)[run.clone()];
-    for (i, (panel, q)) in panel.chunks_mut(group).zip(q.chunks(group)).enumerate() {
-        let scale = &scales[run.start / group + i];
-        let min = mins.get(run.start / group + i).unwrap_or(&[0.0; LANES]);
-        for (to, q) in panel.iter_mut().zip(q) {
-            for i in 0..LANES {
-                to[i] = f32::from(q[i]).mul_add(scale[i], min[i]);
-            }
+    /// The outputs of a tile in the row of `y` that starts at `row`.
+    #[expect(clippy::mut_from_ref, reason = "each task has tiles of its own")]
+    fn outputs(&self, row: usize, outputs: &Range<usize>) -> &mut [f32] {
+        // SAFETY: the task of a tile alone works on its outputs, one strip of rows at a time.
+        #[expect(unsafe_code, reason = "tiles do not overlap")]
+        unsafe {
+            self.y.part(row + outputs.start..row + outputs.end)
         }
     }
 }
@@ -217,7 +175,7 @@ mod tests {
             let (x, bias) = (noise(2, t * k), noise(3, n));
             let (mut want, mut got) = (vec![0.0; t * n], vec![f32::NAN; t * n]);
             reference::linear(&x, t, &w, Some(&bias), &mut want);
-            for isa in [Isa::Plain, Isa::best()] {
+            for isa in [Isa::PLAIN, Isa::best()] {
                 linear_on(isa, &pool, &x, t, &w, Some(&bias), &mut got);
                 assert_eq!(got, want, "{t} x {n} x {k} on {isa:?}");
             }

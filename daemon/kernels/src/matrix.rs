@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::convert::{f32_from_bf16, f32_from_f16};
+use crate::convert::{BF16, F16, Narrow};
 use crate::lanes::{LANES, Lanes};
 use crate::pool::{Disjoint, Pool};
 
@@ -219,14 +219,12 @@ impl Matrix {
         assert_eq!(out.len(), self.k, "a row of K values");
         let (tile, lane) = (n / LANES, n % LANES);
         match self.format {
-            Format::F32 => gather(self.tile::<Lanes>(tile), out, |w| w[lane]),
-            Format::F16 => gather(self.tile::<[u16; LANES]>(tile), out, |w| f32_from_f16(w[lane])),
-            Format::BF16 => {
-                gather(self.tile::<[u16; LANES]>(tile), out, |w| f32_from_bf16(w[lane]));
-            }
+            Format::F32 => gather::<f32>(self.tile(tile), lane, out),
+            Format::F16 => gather::<F16>(self.tile(tile), lane, out),
+            Format::BF16 => gather::<BF16>(self.tile(tile), lane, out),
             Format::Affine { group, .. } => {
                 let (scales, mins) = self.tile_groups(tile);
-                let q = self.tile::<[i8; LANES]>(tile);
+                let q = self.tile::<i8>(tile);
                 for (k, (out, q)) in out.iter_mut().zip(q).enumerate() {
                     let min = mins.get(k / group).map_or(0.0, |min| min[lane]);
                     *out = f32::from(q[lane]).mul_add(scales[k / group][lane], min);
@@ -235,10 +233,10 @@ impl Matrix {
         }
     }
 
-    /// The weights of a tile, one `[T; 16]` for each `k`.
+    /// The weights of a tile, sixteen for each `k`.
     #[inline(always)]
-    pub(crate) fn tile<T: Pod>(&self, tile: usize) -> &[T] {
-        &self.weights.cast::<T>()[tile * self.k..(tile + 1) * self.k]
+    pub(crate) fn tile<T: Pod>(&self, tile: usize) -> &[[T; LANES]] {
+        &self.weights.cast::<[T; LANES]>()[tile * self.k..(tile + 1) * self.k]
     }
 
     /// The scales and minima of a tile, one `[f32; 16]` for each group; none for plain formats.
@@ -334,10 +332,10 @@ fn interleave<T: Copy>(from: &[T], rows: usize, to: &mut [[T; LANES]]) {
     }
 }
 
-/// `out[k] = value(tile[k])`.
-fn gather<T>(tile: &[T], out: &mut [f32], value: impl Fn(&T) -> f32) {
+/// One row of a tile.
+fn gather<E: Narrow>(tile: &[[E; LANES]], lane: usize, out: &mut [f32]) {
     for (out, weights) in out.iter_mut().zip(tile) {
-        *out = value(weights);
+        *out = weights[lane].value();
     }
 }
 

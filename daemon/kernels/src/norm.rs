@@ -1,7 +1,7 @@
 //! Row norms and the residual sum.
 
 use crate::isa::{Isa, dispatched};
-use crate::lanes::{fold, tree};
+use crate::lanes::{fold, sum};
 
 /// `out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight` for rows of `C = weight.len()`.
 ///
@@ -42,10 +42,10 @@ dispatched! { pub(crate) fn layer_norm_on(x: &[f32], weight: &[f32], bias: Optio
 dispatched! { fn add_on(x: &mut [f32], y: &[f32]) = add_rows; }
 
 #[inline(always)]
-fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+fn rms_norm_rows(_isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let c = weight.len();
     for (x, out) in x.chunks_exact(c).zip(out.chunks_exact_mut(c)) {
-        let squares = tree(fold(x, 0.0, |sum, x| x.mul_add(x, sum)));
+        let squares = sum(fold(x, 0.0, |sum, x| x.mul_add(x, sum)));
         let scale = 1.0 / (squares / c as f32 + eps).sqrt();
         for i in 0..c {
             out[i] = x[i] * scale * weight[i];
@@ -54,23 +54,30 @@ fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn layer_norm_rows(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+fn layer_norm_rows(
+    isa: Isa,
+    x: &[f32],
+    weight: &[f32],
+    bias: Option<&[f32]>,
+    eps: f32,
+    out: &mut [f32],
+) {
     let c = weight.len();
     for (x, out) in x.chunks_exact(c).zip(out.chunks_exact_mut(c)) {
-        let mean = tree(fold(x, 0.0, |sum, x| sum + x)) / c as f32;
-        let squares = tree(fold(x, 0.0, |sum, x| (x - mean).mul_add(x - mean, sum)));
+        let mean = sum(fold(x, 0.0, |sum, x| sum + x)) / c as f32;
+        let squares = sum(fold(x, 0.0, |sum, x| (x - mean).mul_add(x - mean, sum)));
         let scale = 1.0 / (squares / c as f32 + eps).sqrt();
         for i in 0..c {
             out[i] = (x[i] - mean) * scale * weight[i];
         }
         if let Some(bias) = bias {
-            add_rows(out, bias);
+            add_rows(isa, out, bias);
         }
     }
 }
 
 #[inline(always)]
-fn add_rows(x: &mut [f32], y: &[f32]) {
+fn add_rows(_isa: Isa, x: &mut [f32], y: &[f32]) {
     for (x, &y) in x.iter_mut().zip(y) {
         *x += y;
     }

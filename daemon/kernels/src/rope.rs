@@ -86,7 +86,7 @@ impl Rope {
 dispatched! { fn rotate_on(rope: &Rope, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) = rotate_rows; }
 
 #[inline(always)]
-fn rotate_rows(rope: &Rope, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) {
+fn rotate_rows(_isa: Isa, rope: &Rope, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) {
     for (row, &position) in x.chunks_exact_mut(heads * d).zip(positions) {
         let (cos, sin) = rope.row(position as usize);
         for head in row.chunks_exact_mut(d) {

@@ -2,7 +2,7 @@
 
 use crate::elementary::{exp, ln_f64};
 use crate::isa::{Isa, dispatched};
-use crate::lanes::{fold, max, tree};
+use crate::lanes::{fold, max, sum};
 
 /// The index of the largest logit, the lowest one on ties. NaN never wins.
 ///
@@ -50,24 +50,24 @@ dispatched! { fn log_softmax_on(logits: &mut [f32]) -> f32 = log_softmax_row; }
 dispatched! { fn softmax_on(logits: &mut [f32]) = softmax_row; }
 
 #[inline(always)]
-fn argmax_row(logits: &[f32]) -> usize {
+fn argmax_row(_isa: Isa, logits: &[f32]) -> usize {
     let largest = max(logits);
     logits.iter().position(|&x| x == largest).unwrap_or(0)
 }
 
 #[inline(always)]
-fn logsumexp_row(logits: &[f32]) -> f32 {
+fn logsumexp_row(_isa: Isa, logits: &[f32]) -> f32 {
     let largest = max(logits);
     if largest == f32::NEG_INFINITY {
         return largest;
     }
-    let sum = tree(fold(logits, 0.0, |sum, x| sum + exp(x - largest)));
-    largest + ln_f64(f64::from(sum)) as f32
+    let total = sum(fold(logits, 0.0, |sum, x| sum + exp(x - largest)));
+    largest + ln_f64(f64::from(total)) as f32
 }
 
 #[inline(always)]
-fn log_softmax_row(logits: &mut [f32]) -> f32 {
-    let total = logsumexp_row(logits);
+fn log_softmax_row(isa: Isa, logits: &mut [f32]) -> f32 {
+    let total = logsumexp_row(isa, logits);
     for x in logits {
         *x -= total;
     }
@@ -75,11 +75,11 @@ fn log_softmax_row(logits: &mut [f32]) -> f32 {
 }
 
 #[inline(always)]
-fn softmax_row(logits: &mut [f32]) {
+fn softmax_row(_isa: Isa, logits: &mut [f32]) {
     let largest = max(logits);
     crate::lanes::map(logits, |x| exp(x - largest));
-    let sum = tree(fold(logits, 0.0, |sum, x| sum + x));
+    let total = sum(fold(logits, 0.0, |sum, x| sum + x));
     for x in logits {
-        *x /= sum;
+        *x /= total;
     }
 }

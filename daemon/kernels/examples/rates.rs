@@ -1,0 +1,119 @@
+//! Prints the rates of the product and of attention on this machine, in GFLOP/s (two operations
+//! per multiply-add; masked scores are not counted).
+//!
+//! `cargo run -p tinygpt-kernels --example rates [-- THREADS]`
+
+#![expect(clippy::print_stdout, reason = "a report is what it is for")]
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use tinygpt_kernels::convert::narrow_f16;
+use tinygpt_kernels::sample::uniform;
+use tinygpt_kernels::{Block, Element, Isa, Matrix, Pool, Sequence, Shape, attend, linear};
+
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
+    let pool = Pool::new(threads.unwrap_or(NonZeroUsize::MIN));
+    println!("{} threads, {}", pool.threads(), Isa::best().name());
+    println!("peak f32 FMA, one thread: {:.1}", peak());
+    for (n, k) in [(576, 576), (1536, 576), (576, 1536)] {
+        for (name, w) in formats(n, k) {
+            products(&pool, name, &w);
+        }
+    }
+    for (first, rows) in [(0, 512), (1023, 1)] {
+        for element in [Element::F32, Element::F16, Element::BF16] {
+            attention(&pool, element, first, rows);
+        }
+    }
+}
+
+/// What one core can do: independent chains of multiply-adds in registers.
+fn peak() -> f64 {
+    #[inline(always)]
+    fn chains(a: f32, b: f32) -> f32 {
+        let mut sums = [[0.5_f32; 8]; 12];
+        for _ in 0..10_000 {
+            for sum in &mut sums {
+                for x in sum {
+                    *x = x.mul_add(a, b);
+                }
+            }
+        }
+        sums.as_flattened().iter().sum()
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    fn fast(a: f32, b: f32) -> f32 {
+        chains(a, b)
+    }
+    let run = |a, b| {
+        #[cfg(target_arch = "x86_64")]
+        if Isa::best() != Isa::PLAIN {
+            // SAFETY: the kernels' AVX2 instantiation needs AVX2 and FMA too.
+            #[expect(unsafe_code, reason = "calls an instantiation for detected features")]
+            return unsafe { fast(a, b) };
+        }
+        chains(a, b)
+    };
+    rate(2.0 * 10_000.0 * 96.0, || {
+        std::hint::black_box(run(std::hint::black_box(0.5), std::hint::black_box(0.25)));
+    })
+}
+
+/// The same shape in every format.
+fn formats(n: usize, k: usize) -> [(&'static str, Matrix); 3] {
+    let weights = noise(1, n * k);
+    let mut narrow = vec![0; n * k];
+    narrow_f16(&weights, &mut narrow);
+    let q: Vec<i8> = weights.iter().map(|x| (x * 127.0) as i8).collect();
+    let scale = noise(2, n * k / 32);
+    [
+        ("f32", Matrix::from_f32(n, k, &weights)),
+        ("f16", Matrix::from_f16(n, k, &narrow)),
+        ("affine", Matrix::from_affine(n, k, 32, &q, &scale, Some(&scale))),
+    ]
+}
+
+fn products(pool: &Pool, name: &str, w: &Matrix) {
+    print!("linear {:4} x {:4} {name:>6}:", w.n(), w.k());
+    for t in [1, 2, 8, 32, 64, 512] {
+        let (x, mut y) = (noise(3, t * w.k()), vec![0.0; t * w.n()]);
+        let flops = 2.0 * (t * w.n() * w.k()) as f64;
+        print!("  T={t} {:6.1}", rate(flops, || linear(pool, &x, t, w, None, &mut y)));
+    }
+    println!();
+}
+
+/// The heads of SmolLM2-135M, `rows` rows from position `first` on.
+fn attention(pool: &Pool, element: Element, first: usize, rows: usize) {
+    let scale = 0.125;
+    let shape = Shape { heads: 9, kv_heads: 3, k_dim: 64, v_dim: 64, element, scale };
+    let bytes = vec![[0x3c3c_3c3c_u32; 16]; shape.k_bytes() / 64];
+    let block = Block { k: bytemuck::cast_slice(&bytes), v: bytemuck::cast_slice(&bytes) };
+    let blocks = vec![block; (first + rows).div_ceil(32)];
+    let seqs = [Sequence { rows: 0..rows, first, blocks: &blocks }];
+    let q = noise(4, rows * shape.heads * shape.k_dim);
+    let mut out = vec![0.0; rows * shape.heads * shape.v_dim];
+    let pairs: usize = (first + 1..=first + rows).sum();
+    let flops = (2 * pairs * shape.heads * (shape.k_dim + shape.v_dim)) as f64;
+    let rate = rate(flops, || attend(pool, &shape, &seqs, &q, &mut out));
+    println!("attend {rows} rows at {first}, {element:?}: {rate:.1}");
+}
+
+/// The best rate of repeated runs over a quarter of a second, in units of 1e9 per second.
+fn rate(operations: f64, mut run: impl FnMut()) -> f64 {
+    let begin = Instant::now();
+    let mut best = Duration::MAX;
+    while begin.elapsed() < Duration::from_millis(250) {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed());
+    }
+    operations / best.as_secs_f64() / 1e9
+}
+
+fn noise(seed: u64, len: usize) -> Vec<f32> {
+    (0..len).map(|i| uniform(seed, 0, i as u64) - 0.5).collect()
+}
