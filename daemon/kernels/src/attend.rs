@@ -224,3 +224,6 @@ fn head<'a>(bytes: &'a [u8], g: usize, shape: &Shape) -> &'a [u8] {
     let size = bytes.len() / shape.kv_heads;
     &bytes[g * size..(g + 1) * size]
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,11 @@
 //!
 //! What this crate does not do: policy, allocation strategy, files, quantised activations.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "one index over several arrays of lanes is the plainest way to say it"
+)]
+
 #[cfg(target_endian = "big")]
 compile_error!("cached keys and values are little-endian bytes and are computed on in place");
 
@@ -43,6 +48,8 @@ pub mod isa;
 pub mod lanes;
 pub mod linear;
 pub mod matrix;
+#[cfg(test)]
+mod noise;
 pub mod norm;
 mod panel;
 pub mod pool;

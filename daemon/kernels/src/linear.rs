@@ -157,28 +157,97 @@ pub(crate) fn even(len: usize, most: usize) -> impl Iterator<Item = Range<usize>
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+    use proptest::prelude::*;
 
     use super::*;
+    use crate::convert::{narrow_bf16, narrow_f16};
+    use crate::noise::{bits, isas, noise, pool};
     use crate::reference;
 
-    /// Numbers in -1..1 that differ for each seed.
-    fn noise(seed: u64, len: usize) -> Vec<f32> {
-        (0..len).map(|i| 2.0 * crate::sample::uniform(seed, 0, i as u64) - 1.0).collect()
+    /// One matrix of each format that suits `k`.
+    fn matrices(n: usize, k: usize) -> Vec<Matrix> {
+        let weights = noise(1, n * k);
+        let (mut f16, mut bf16) = (vec![0; n * k], vec![0; n * k]);
+        narrow_f16(&weights, &mut f16);
+        narrow_bf16(&weights, &mut bf16);
+        let q: Vec<i8> = weights.iter().map(|x| (x * 127.0) as i8).collect();
+        let mut matrices = vec![
+            Matrix::from_f32(n, k, &weights),
+            Matrix::from_f16(n, k, &f16),
+            Matrix::from_bf16(n, k, &bf16),
+        ];
+        for group in [16, 32, 64].into_iter().filter(|&group| k.is_multiple_of(group)) {
+            let (scale, min) = (noise(2, n * k / group), noise(3, n * k / group));
+            matrices.push(Matrix::from_affine(n, k, group, &q, &scale, Some(&min)));
+            matrices.push(Matrix::from_affine(n, k, group, &q, &scale, None));
+        }
+        matrices
+    }
+
+    fn product(isa: Isa, pool: &Pool, x: &[f32], w: &Matrix, bias: Option<&[f32]>) -> Vec<u32> {
+        let t = x.len() / w.k();
+        let mut y = vec![f32::NAN; t * w.n()];
+        linear_on(isa, pool, x, t, w, bias, &mut y);
+        bits(&y)
     }
 
     #[test]
-    fn a_product_equals_its_reference() {
-        let pool = Pool::new(NonZeroUsize::new(2).unwrap());
-        for (t, n, k) in [(1, 1, 1), (3, 17, 5), (7, 33, 300), (65, 16, 513)] {
-            let w = Matrix::from_f32(n, k, &noise(1, n * k));
-            let (x, bias) = (noise(2, t * k), noise(3, n));
-            let (mut want, mut got) = (vec![0.0; t * n], vec![f32::NAN; t * n]);
-            reference::linear(&x, t, &w, Some(&bias), &mut want);
-            for isa in [Isa::PLAIN, Isa::best()] {
-                linear_on(isa, &pool, &x, t, &w, Some(&bias), &mut got);
-                assert_eq!(got, want, "{t} x {n} x {k} on {isa:?}");
+    fn a_product_has_the_bits_of_its_reference_in_every_shape_format_and_instantiation() {
+        let pools = [pool(1), pool(2)];
+        for (n, k) in [(1, 1), (17, 33), (16, 64), (15, 192), (33, 257), (48, 320), (7, 576)] {
+            for w in matrices(n, k) {
+                for t in [1, 2, 3, 4, 5, 6, 7, 8, 13, 65] {
+                    let (x, bias) = (noise(4, t * k), noise(5, n));
+                    let bias = (t % 2 == 1).then_some(&bias[..]);
+                    let mut want = vec![0.0; t * n];
+                    reference::linear(&x, t, &w, bias, &mut want);
+                    for (isa, pool) in
+                        isas().into_iter().flat_map(|i| pools.iter().map(move |p| (i, p)))
+                    {
+                        let got = product(isa, pool, &x, &w, bias);
+                        assert_eq!(got, bits(&want), "{t} rows, {w:?}, {isa:?}, {pool:?}");
+                    }
+                }
             }
+        }
+    }
+
+    #[test]
+    fn a_product_of_no_rows_or_no_inputs_is_empty_or_the_bias() {
+        let w = Matrix::from_f32(3, 0, &[]);
+        let mut y = [f32::NAN; 6];
+        linear(&pool(2), &[], 2, &w, Some(&[1.0, 2.0, 3.0]), &mut y);
+        assert_eq!(y, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+        linear(&pool(2), &[], 0, &w, None, &mut []);
+    }
+
+    #[test]
+    #[should_panic(expected = "x is [T][K]")]
+    fn rows_of_another_width_are_refused() {
+        linear(&pool(1), &[0.0; 5], 2, &Matrix::from_f32(1, 3, &[0.0; 3]), None, &mut [0.0; 2]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn a_row_has_the_same_bits_whatever_rows_travel_with_it(
+            cuts in proptest::collection::vec(1_usize..20, 1..6),
+            format in 0_usize..9,
+            threads in 1_usize..4,
+        ) {
+            let w = &matrices(37, 320)[format];
+            let t: usize = cuts.iter().sum();
+            let x = noise(6, t * w.k());
+            let whole = product(Isa::best(), &pool(1), &x, w, None);
+            let mut sliced = Vec::new();
+            let mut rest = &x[..];
+            for cut in cuts {
+                let (slice, after) = rest.split_at(cut * w.k());
+                sliced.extend(product(Isa::best(), &pool(threads), slice, w, None));
+                rest = after;
+            }
+            prop_assert_eq!(whole, sliced);
         }
     }
 }

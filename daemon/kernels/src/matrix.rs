@@ -386,3 +386,95 @@ impl Buffer {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::convert::narrow_f16;
+    use crate::noise::{bits, noise, pool};
+
+    fn row(matrix: &Matrix, n: usize) -> Vec<f32> {
+        let mut row = vec![f32::NAN; matrix.k()];
+        matrix.row(n, &mut row);
+        row
+    }
+
+    #[test]
+    fn a_row_comes_back_as_it_was_packed() {
+        let (n, k) = (19, 48);
+        let weights = noise(1, n * k);
+        let mut f16 = vec![0; n * k];
+        narrow_f16(&weights, &mut f16);
+        let q: Vec<i8> = (0..n * k).map(|i| (i * 37 % 255) as u8 as i8).collect();
+        let (scale, min) = (noise(2, n * 3), noise(3, n * 3));
+        let dense = Matrix::from_f32(n, k, &weights);
+        let half = Matrix::from_f16(n, k, &f16);
+        let affine = Matrix::from_affine(n, k, 16, &q, &scale, Some(&min));
+        for r in 0..n {
+            let of_row = r * k..(r + 1) * k;
+            assert_eq!(bits(&row(&dense, r)), bits(&weights[of_row.clone()]));
+            let want: Vec<f32> =
+                f16[of_row].iter().map(|&h| crate::convert::f32_from_f16(h)).collect();
+            assert_eq!(bits(&row(&half, r)), bits(&want));
+            let value = |i: usize| {
+                f32::from(q[r * k + i]).mul_add(scale[r * 3 + i / 16], min[r * 3 + i / 16])
+            };
+            let want: Vec<f32> = (0..k).map(value).collect();
+            assert_eq!(bits(&row(&affine, r)), bits(&want));
+        }
+    }
+
+    #[test]
+    fn a_matrix_reports_the_bytes_it_holds() {
+        let dense = Matrix::from_f32(16, 64, &[0.0; 1024]);
+        assert_eq!(dense.bytes(), 4096);
+        let ragged = Matrix::from_f16(17, 64, &[0; 17 * 64]);
+        assert_eq!(ragged.bytes(), 2 * 16 * 64 * 2, "two tiles");
+        let affine = Matrix::from_affine(16, 64, 32, &[0; 1024], &[0.0; 32], Some(&[0.0; 32]));
+        assert_eq!(affine.bytes(), 1024 + 2 * 2 * 64);
+    }
+
+    #[test]
+    fn tiles_built_on_the_pool_make_the_same_matrix() {
+        let (n, k) = (100, 64);
+        let weights = noise(1, n * k);
+        let built = Matrix::build(&pool(2), n, k, Format::F32, |rows, tile| {
+            assert_eq!(rows.len(), tile.rows());
+            tile.f32(&weights[rows.start * k..rows.end * k]);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        for r in 0..n {
+            assert_eq!(row(&built, r), weights[r * k..(r + 1) * k]);
+        }
+    }
+
+    #[test]
+    fn an_error_of_one_tile_is_the_error_of_the_build() {
+        let built = Matrix::build(&pool(2), 160, 1, Format::F32, |rows, tile| {
+            if rows.contains(&70) {
+                return Err("row 70 is missing");
+            }
+            tile.f32(&vec![0.0; rows.len()]);
+            Ok(())
+        });
+        assert_eq!(built.unwrap_err(), "row 70 is missing");
+    }
+
+    #[test]
+    #[should_panic(expected = "groups of 32 in rows of 48")]
+    fn a_group_that_does_not_divide_a_row_is_refused() {
+        Matrix::from_affine(1, 48, 32, &[0; 48], &[0.0], None);
+    }
+
+    #[test]
+    #[should_panic(expected = "the format of the matrix")]
+    fn a_tile_takes_only_its_own_format() {
+        let filled = Matrix::build(&pool(1), 1, 1, Format::F16, |_, tile| {
+            tile.f32(&[1.0]);
+            Ok::<(), ()>(())
+        });
+        assert!(filled.is_ok());
+    }
+}

@@ -82,3 +82,60 @@ fn add_rows(_isa: Isa, x: &mut [f32], y: &[f32]) {
         *x += y;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::{bits, isas, noise};
+    use crate::reference;
+
+    const WIDTHS: [usize; 8] = [1, 5, 15, 16, 17, 64, 100, 576];
+
+    #[test]
+    fn norms_have_the_bits_of_their_references() {
+        for c in WIDTHS {
+            let (x, weight, bias) = (noise(1, 3 * c), noise(2, c), noise(3, c));
+            let (mut got, mut want) = (vec![0.0; 3 * c], vec![0.0; 3 * c]);
+            for isa in isas() {
+                rms_norm_on(isa, &x, &weight, 1e-5, &mut got);
+                reference::rms_norm(&x, &weight, 1e-5, &mut want);
+                assert_eq!(bits(&got), bits(&want), "RMS norm of {c} on {isa:?}");
+                for bias in [None, Some(&bias[..])] {
+                    layer_norm_on(isa, &x, &weight, bias, 1e-5, &mut got);
+                    reference::layer_norm(&x, &weight, bias, 1e-5, &mut want);
+                    assert_eq!(bits(&got), bits(&want), "layer norm of {c} on {isa:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn norms_agree_with_double_precision() {
+        let c = 576;
+        let (x, weight, bias) = (noise(1, c), noise(2, c), noise(3, c));
+        let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let mean = wide.iter().sum::<f64>() / c as f64;
+        let square = wide.iter().map(|x| x * x).sum::<f64>() / c as f64;
+        let variance = wide.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / c as f64;
+        let (mut rms, mut layer) = (vec![0.0; c], vec![0.0; c]);
+        rms_norm(&x, &weight, 1e-5, &mut rms);
+        layer_norm(&x, &weight, Some(&bias), 1e-5, &mut layer);
+        for i in 0..c {
+            let want = wide[i] / (square + 1e-5).sqrt() * f64::from(weight[i]);
+            assert!((f64::from(rms[i]) - want).abs() < 1e-6);
+            let want = (wide[i] - mean) / (variance + 1e-5).sqrt() * f64::from(weight[i])
+                + f64::from(bias[i]);
+            assert!((f64::from(layer[i]) - want).abs() < 2e-6);
+        }
+    }
+
+    #[test]
+    fn the_residual_sum_adds() {
+        for isa in isas() {
+            let mut x = noise(1, 37);
+            let (before, y) = (x.clone(), noise(2, 37));
+            add_on(isa, &mut x, &y);
+            assert!((0..37).all(|i| x[i] == before[i] + y[i]));
+        }
+    }
+}

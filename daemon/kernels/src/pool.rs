@@ -307,3 +307,128 @@ impl<'a, T> Disjoint<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), end.saturating_sub(start)) }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::noise::pool;
+
+    fn counters(len: usize) -> Vec<AtomicU32> {
+        (0..len).map(|_| AtomicU32::new(0)).collect()
+    }
+
+    #[test]
+    fn every_task_runs_once() {
+        for threads in 1..=4 {
+            let pool = pool(threads);
+            for tasks in [0, 1, 2, 3, 100] {
+                let runs = counters(tasks);
+                pool.run(tasks, &|i| {
+                    runs[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn thousands_of_short_regions_lose_no_task() {
+        let pool = pool(3);
+        let sum = AtomicUsize::new(0);
+        for _ in 0..20_000 {
+            pool.run(5, &|i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(sum.into_inner(), 20_000 * 10);
+    }
+
+    #[test]
+    fn workers_wake_after_a_pause() {
+        let pool = pool(2);
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(5));
+            let both = std::sync::Barrier::new(2);
+            pool.run(2, &|_| {
+                both.wait();
+            });
+        }
+    }
+
+    #[test]
+    fn callers_on_several_threads_take_turns() {
+        let pool = pool(2);
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let sum = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        pool.run(4, &|i| {
+                            let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                            most.fetch_max(now, Ordering::SeqCst);
+                            sum.fetch_add(i, Ordering::SeqCst);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), 3 * 200 * 6);
+        assert!(most.into_inner() <= 2, "two threads run tasks, whoever calls");
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        for threads in [1, 2] {
+            let pool = pool(threads);
+            for bad in [0, 7, 19] {
+                let ran = catch_unwind(AssertUnwindSafe(|| {
+                    pool.run(20, &|i| assert!(i != bad, "task {i}"));
+                }));
+                let message = *ran.unwrap_err().downcast::<String>().unwrap();
+                assert_eq!(message, format!("task {bad}"));
+                every_task_of(&pool);
+            }
+        }
+    }
+
+    fn every_task_of(pool: &Pool) {
+        let runs = counters(10);
+        pool.run(10, &|i| {
+            runs[i].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1));
+    }
+
+    #[test]
+    fn rows_are_cut_into_runs_that_cover_them_all() {
+        for threads in [1, 2, 3] {
+            let pool = pool(threads);
+            for t in [0, 1, 2, 7, 100] {
+                let mut rows = vec![-1.0; t * 3];
+                pool.rows(&mut rows, 3, |first, run| {
+                    for (i, x) in run.iter_mut().enumerate() {
+                        *x = (first * 3 + i) as f32;
+                    }
+                });
+                assert!(rows.iter().enumerate().all(|(i, &x)| x == i as f32), "{t} on {threads}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_pool_parks() {
+        let pool = pool(3);
+        pool.run(3, &|_| ());
+        let begin = Instant::now();
+        while pool.shared.parked.load(Ordering::SeqCst) < 2 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "both workers park soon");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

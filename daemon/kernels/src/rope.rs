@@ -72,6 +72,12 @@ impl Rope {
     pub fn apply(&self, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) {
         assert_eq!(x.len(), positions.len() * heads * d, "[T][H][D] channels");
         assert!(2 * self.pairs <= d, "tables for {} channels, heads of {d}", 2 * self.pairs);
+        let last = positions.iter().max().map_or(0, |&last| last as usize);
+        assert!(
+            last < self.positions(),
+            "position {last}, tables for {} positions",
+            self.positions()
+        );
         rotate_on(Isa::best(), self, x, heads, d, positions);
     }
 
@@ -118,4 +124,81 @@ fn rotate_halves(head: &mut [f32], cos: &[f32], sin: &[f32]) {
 #[inline(always)]
 fn turn(a: f32, b: f32, cos: f32, sin: f32) -> [f32; 2] {
     [a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::{bits, isas, noise};
+
+    const POSITIONS: [u32; 4] = [0, 1, 77, 99_999];
+
+    fn rotated(isa: Isa, rope: &Rope, x: &[f32], heads: usize, d: usize) -> Vec<f32> {
+        let mut x = x.to_vec();
+        rotate_on(isa, rope, &mut x, heads, d, &POSITIONS);
+        x
+    }
+
+    /// Channel indices of pair `i`.
+    fn pair(convention: Convention, i: usize, d: usize) -> [usize; 2] {
+        match convention {
+            Convention::Interleaved => [2 * i, 2 * i + 1],
+            Convention::HalfSplit => [i, i + d / 2],
+        }
+    }
+
+    #[test]
+    fn pairs_turn_by_position_times_frequency() {
+        let factors: Vec<f32> = (0..16).map(|i| 1.0 + i as f32 / 4.0).collect();
+        for convention in [Convention::Interleaved, Convention::HalfSplit] {
+            for factors in [None, Some(&factors[..])] {
+                let (heads, d) = (3, 32);
+                let x = noise(1, POSITIONS.len() * heads * d);
+                let rope = Rope::new(convention, d, 10_000.0, factors, 100_000);
+                let got = rotated(Isa::best(), &rope, &x, heads, d);
+                for (row, &position) in POSITIONS.iter().enumerate() {
+                    for (head, i) in (0..heads).flat_map(|h| (0..d / 2).map(move |i| (h, i))) {
+                        let frequency = 10_000_f64.powf(-2.0 * i as f64 / d as f64)
+                            / factors.map_or(1.0, |f| f64::from(f[i]));
+                        let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+                        let at = |c: usize| (row * heads + head) * d + c;
+                        let [a, b] = pair(convention, i, d).map(at);
+                        let (x, y) = (f64::from(x[a]), f64::from(x[b]));
+                        assert!((f64::from(got[a]) - (x * cos - y * sin)).abs() < 3e-7);
+                        assert!((f64::from(got[b]) - (x * sin + y * cos)).abs() < 3e-7);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn instantiations_have_the_same_bits() {
+        for convention in [Convention::Interleaved, Convention::HalfSplit] {
+            for d in [2, 6, 64, 80] {
+                let rope = Rope::new(convention, d, 500_000.0, None, 100_000);
+                let x = noise(2, POSITIONS.len() * 2 * d);
+                let [plain, best] = isas().map(|isa| bits(&rotated(isa, &rope, &x, 2, d)));
+                assert_eq!(plain, best, "{convention:?}, {d} channels");
+            }
+        }
+    }
+
+    #[test]
+    fn position_zero_changes_nothing_and_channels_beyond_the_tables_stay() {
+        let rope = Rope::new(Convention::HalfSplit, 4, 10_000.0, None, 10);
+        let mut x = noise(3, 2 * 6);
+        let before = x.clone();
+        rope.apply(&mut x, 1, 6, &[0, 9]);
+        assert_eq!(x[..6], before[..6]);
+        assert_ne!(x[6..10], before[6..10]);
+        assert_eq!(x[10..], before[10..]);
+        assert_eq!(rope.positions(), 10);
+    }
+
+    #[test]
+    #[should_panic(expected = "position 10, tables for 10 positions")]
+    fn a_position_beyond_the_tables_is_refused() {
+        Rope::new(Convention::HalfSplit, 4, 10_000.0, None, 10).apply(&mut [0.0; 4], 1, 4, &[10]);
+    }
 }

@@ -83,3 +83,78 @@ fn softmax_row(_isa: Isa, logits: &mut [f32]) {
         *x /= total;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::{bits, isas, noise};
+
+    #[test]
+    fn argmax_takes_the_first_of_equals_and_never_nan() {
+        for isa in isas() {
+            assert_eq!(argmax_on(isa, &[1.0, 3.0, 2.0, 3.0]), 1);
+            assert_eq!(argmax_on(isa, &[f32::NAN, -1.0, f32::NAN]), 1);
+            assert_eq!(argmax_on(isa, &[f32::NEG_INFINITY; 3]), 0);
+            let mut long = noise(1, 1_000);
+            long[777] = 5.0;
+            long[900] = 5.0;
+            assert_eq!(argmax_on(isa, &long), 777);
+        }
+    }
+
+    #[test]
+    fn log_softmax_agrees_with_double_precision_and_with_itself() {
+        for len in [1, 2, 17, 50_000] {
+            let logits: Vec<f32> = noise(2, len).iter().map(|x| x * 30.0).collect();
+            let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+            let rows = isas().map(|isa| {
+                let mut row = logits.clone();
+                let total = log_softmax_on(isa, &mut row);
+                assert_eq!(total, logsumexp_on(isa, &logits));
+                assert!((f64::from(total) - sum.ln()).abs() < 4e-6, "{total} not {}", sum.ln());
+                bits(&row)
+            });
+            assert_eq!(rows[0], rows[1]);
+        }
+    }
+
+    #[test]
+    fn a_softmax_sums_to_one() {
+        let logits: Vec<f32> = noise(3, 1_000).iter().map(|x| x * 10.0).collect();
+        let rows = isas().map(|isa| {
+            let mut row = logits.clone();
+            softmax_on(isa, &mut row);
+            let total: f64 = row.iter().map(|&p| f64::from(p)).sum();
+            assert!((total - 1.0).abs() < 1e-6);
+            bits(&row)
+        });
+        assert_eq!(rows[0], rows[1]);
+    }
+
+    #[test]
+    fn a_row_of_nothing_possible_sums_to_nothing() {
+        assert_eq!(logsumexp(&[f32::NEG_INFINITY; 20]), f32::NEG_INFINITY);
+        assert_eq!(logsumexp(&[]), f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn draws_depend_on_each_argument_and_on_nothing_else() {
+        let draw = uniform(1, 2, 3);
+        assert_eq!(draw, uniform(1, 2, 3));
+        assert_eq!(draw.to_bits(), 1_062_236_999, "the same on every machine");
+        for other in [uniform(2, 2, 3), uniform(1, 3, 3), uniform(1, 2, 4), uniform(1, 3, 2)] {
+            assert_ne!(draw, other);
+        }
+    }
+
+    #[test]
+    fn draws_are_uniform() {
+        let mut counts = [0_u32; 10];
+        for position in 0..100_000 {
+            let draw = uniform(42, 0, position);
+            assert!((0.0..1.0).contains(&draw));
+            counts[(draw * 10.0) as usize] += 1;
+        }
+        assert!(counts.iter().all(|&count| (9_600..10_400).contains(&count)), "{counts:?}");
+    }
+}
