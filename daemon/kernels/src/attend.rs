@@ -208,7 +208,7 @@ impl Call<'_> {
                 head(seq.blocks[block].v, g, shape),
             );
         }
-        fold.finish();
+        fold.end_chunk();
         for (i, row) in strip.rows.clone().enumerate() {
             let at = (row * shape.heads + g * shape.group()) * shape.v_dim;
             #[expect(unsafe_code, reason = "tasks own their rows and heads")]

@@ -1,6 +1,6 @@
 //! Which instruction sets a kernel is instantiated for, and the one seam that picks at run time.
 //!
-//! A kernel is a small `#[inline(always)]` function in plain Rust, and [`dispatched!`] stamps out
+//! A kernel is a small `#[inline(always)]` function in plain Rust, and `dispatched!` stamps out
 //! a function of the same arguments that runs either its plain instantiation or one compiled with
 //! more instruction sets. Loops over tiles, strips and blocks around the kernels are compiled once
 //! and hand the [`Isa`] down. A hand-written kernel joins by adding a variant here and an arm to

@@ -48,7 +48,10 @@ pub(crate) fn linear_on(
     let tiles = w.n().div_ceil(LANES);
     let run = (TASK / (t * w.k().max(1) * LANES)).clamp(1, tiles.div_ceil(pool.threads()).max(1));
     pool.run(tiles.div_ceil(run), &|i| {
-        (i * run..tiles.min((i + 1) * run)).for_each(|tile| product.any_tile(tile));
+        let mut scratch = Vec::new();
+        for tile in i * run..tiles.min((i + 1) * run) {
+            product.any_tile(tile, &mut scratch);
+        }
     });
 }
 
@@ -63,25 +66,24 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    fn any_tile(&self, tile: usize) {
+    fn any_tile(&self, tile: usize, scratch: &mut Vec<Lanes>) {
         match self.w.format() {
-            Format::F32 => self.tile::<Plain<'_, f32>>(tile),
-            Format::F16 => self.tile::<Plain<'_, F16>>(tile),
-            Format::BF16 => self.tile::<Plain<'_, BF16>>(tile),
-            Format::Affine { .. } => self.tile::<Affine<'_>>(tile),
+            Format::F32 => self.tile::<Plain<'_, f32>>(tile, scratch),
+            Format::F16 => self.tile::<Plain<'_, F16>>(tile, scratch),
+            Format::BF16 => self.tile::<Plain<'_, BF16>>(tile, scratch),
+            Format::Affine { .. } => self.tile::<Affine<'_>>(tile, scratch),
         }
     }
 
     /// All rows over one tile, in runs of `k`.
-    fn tile<P: Packed<'a>>(&self, tile: usize) {
-        let mut scratch = [[0.0; LANES]; RUN];
+    fn tile<P: Packed<'a>>(&self, tile: usize, scratch: &mut Vec<Lanes>) {
         for start in (0..self.w.k().max(1)).step_by(RUN) {
             let run = start..self.w.k().min(start + RUN);
             let packed = P::new(self.w, tile, run.clone());
             match self.t {
                 1 => self.strip::<1>(tile, 0, &run, |sums, x| packed.multiply(self.isa, sums, x)),
                 2 => self.strip::<2>(tile, 0, &run, |sums, x| packed.multiply(self.isa, sums, x)),
-                _ => self.strips(tile, &run, packed.panel(self.isa, &mut scratch)),
+                _ => self.strips(tile, &run, packed.panel(self.isa, scratch)),
             }
         }
     }
@@ -90,20 +92,18 @@ impl<'a> Product<'a> {
     fn strips(&self, tile: usize, run: &Range<usize>, panel: &[Lanes]) {
         for rows in even(self.t, STRIP) {
             match rows.len() {
-                6 => self
-                    .strip::<6>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
-                5 => self
-                    .strip::<5>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
-                4 => self
-                    .strip::<4>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
-                3 => self
-                    .strip::<3>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
-                2 => self
-                    .strip::<2>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
-                _ => self
-                    .strip::<1>(tile, rows.start, run, |s, x| multiply_on(self.isa, s, &panel, x)),
+                6 => self.pass::<6>(tile, rows.start, run, panel),
+                5 => self.pass::<5>(tile, rows.start, run, panel),
+                4 => self.pass::<4>(tile, rows.start, run, panel),
+                3 => self.pass::<3>(tile, rows.start, run, panel),
+                2 => self.pass::<2>(tile, rows.start, run, panel),
+                _ => self.pass::<1>(tile, rows.start, run, panel),
             }
         }
+    }
+
+    fn pass<const R: usize>(&self, tile: usize, row: usize, run: &Range<usize>, panel: &[Lanes]) {
+        self.strip::<R>(tile, row, run, |sums, x| multiply_on(self.isa, sums, &panel, x));
     }
 
     /// `R` rows from `row` on: takes up their sums, lets `add` go over the run, puts them down.

@@ -20,7 +20,7 @@ pub(crate) trait Packed<'a>: Copy {
     fn multiply<const R: usize>(self, isa: Isa, sums: &mut [Lanes; R], x: &[&[f32]; R]);
 
     /// The run widened, in the scratch if need be.
-    fn panel<'s>(self, isa: Isa, scratch: &'s mut [Lanes; RUN]) -> &'s [Lanes]
+    fn panel<'s>(self, isa: Isa, scratch: &'s mut Vec<Lanes>) -> &'s [Lanes]
     where
         'a: 's;
 }
@@ -40,16 +40,16 @@ impl<'a, E: Narrow> Packed<'a> for Plain<'a, E> {
         multiply_on(isa, sums, &self, x);
     }
 
-    fn panel<'s>(self, isa: Isa, scratch: &'s mut [Lanes; RUN]) -> &'s [Lanes]
+    fn panel<'s>(self, isa: Isa, scratch: &'s mut Vec<Lanes>) -> &'s [Lanes]
     where
         'a: 's,
     {
         if let Some(panel) = E::wide(self.weights) {
             return panel;
         }
-        let panel = &mut scratch[..self.weights.len()];
-        widen_on(isa, &self, panel);
-        panel
+        scratch.resize(self.weights.len(), [0.0; LANES]);
+        widen_on(isa, &self, scratch);
+        scratch
     }
 }
 
@@ -89,13 +89,13 @@ impl<'a> Packed<'a> for Affine<'a> {
         multiply_affine_on(isa, sums, self, x);
     }
 
-    fn panel<'s>(self, isa: Isa, scratch: &'s mut [Lanes; RUN]) -> &'s [Lanes]
+    fn panel<'s>(self, isa: Isa, scratch: &'s mut Vec<Lanes>) -> &'s [Lanes]
     where
         'a: 's,
     {
-        let panel = &mut scratch[..self.q.len()];
-        widen_affine_on(isa, self, panel);
-        panel
+        scratch.resize(self.q.len(), [0.0; LANES]);
+        widen_affine_on(isa, self, scratch);
+        scratch
     }
 }
 

@@ -7,7 +7,7 @@ use crate::convert::{f32_from_bf16, f32_from_f16};
 use crate::elementary::exp;
 use crate::matrix::Matrix;
 
-/// [`crate::linear`].
+/// [`crate::linear()`].
 pub fn linear(x: &[f32], t: usize, w: &Matrix, bias: Option<&[f32]>, y: &mut [f32]) {
     let (n, k) = (w.n(), w.k());
     let mut weights = vec![0.0; k];

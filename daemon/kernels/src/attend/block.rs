@@ -173,9 +173,10 @@ fn merge(_isa: Isa, first: usize, chunk: &States, total: &mut States) {
         let (a, b) = (exp(total.m[j] - m), exp(chunk.m[j] - m));
         total.m[j] = m;
         total.l[j] = total.l[j].mul_add(a, chunk.l[j] * b);
-        for c in j * width..(j + 1) * width {
+        let of_query = j * width..(j + 1) * width;
+        for (sum, acc) in total.acc[of_query.clone()].iter_mut().zip(&chunk.acc[of_query]) {
             for i in 0..LANES {
-                total.acc[c][i] = total.acc[c][i].mul_add(a, chunk.acc[c][i] * b);
+                sum[i] = sum[i].mul_add(a, acc[i] * b);
             }
         }
     }

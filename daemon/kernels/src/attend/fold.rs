@@ -94,11 +94,6 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// Ends the last chunk.
-    pub(super) fn finish(&mut self) {
-        self.end_chunk();
-    }
-
     /// Writes the results of the queries from `j` on, `[queries][v_dim]`, as many as `out` holds.
     pub(super) fn write(&self, j: usize, out: &mut [f32]) {
         let width = self.wide.width();
@@ -146,8 +141,9 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// Merges the chunk's states into the totals of the queries that see it.
-    fn end_chunk(&mut self) {
+    /// Merges the states of the chunk that the last block belongs to into the totals of the
+    /// queries that see it.
+    pub(super) fn end_chunk(&mut self) {
         if self.blocks == 0 {
             return;
         }
