@@ -1,0 +1,291 @@
+//! Starting a daemon when none runs.
+//!
+//! Two clients that find nobody home both launch a daemon. That is fine: the daemon's own lock lets
+//! one of them live, the other one ends at once, and both clients connect to the survivor.
+//! So the client keeps no lock of its own, and the end of the process it launched is no error as
+//! long as somebody answers on the socket shortly after.
+//!
+//! The daemon outlives its client. It gets a process group of its own, so that neither Ctrl-C nor
+//! the end of the terminal reaches it (both go to the foreground group), reads nothing, and writes
+//! its log to a file in the user's state directory.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use etcetera::BaseStrategy;
+use tinygpt_proto::socket::{Origin, SocketPath};
+use tokio::time::Instant;
+
+use crate::connect::{ConnectError, Connection};
+use crate::ready::{self, Pauses, Readiness};
+
+/// The daemon's file name.
+const PROGRAM: &str = "tinygptd";
+
+/// A log that has grown beyond this is put aside before the next launch.
+const LOG_BYTES: u64 = 8 << 20;
+
+/// How long somebody else may take to answer after our own daemon has ended.
+const AFTER_END: Duration = Duration::from_secs(2);
+
+/// A daemon that could be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// The program.
+    pub program: PathBuf,
+    /// The socket it shall listen on.
+    pub socket: SocketPath,
+    /// Where its log goes.
+    pub log: PathBuf,
+}
+
+/// Why no daemon could be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is no such program.
+    #[error("cannot find {PROGRAM}: it is neither in {} nor on PATH", beside.display())]
+    NoProgram {
+        /// The folder of this program.
+        beside: PathBuf,
+    },
+    /// The log cannot be written.
+    #[error("cannot write the daemon's log {}: {source}", log.display())]
+    Log {
+        /// The log.
+        log: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused to run it.
+    #[error("cannot run {}: {source}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended at once.
+    #[error("{} ended at once ({status}), its log {} says:\n{}", program.display(), log.display(), tail.trim_end())]
+    Ended {
+        /// The program.
+        program: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// Where its log is.
+        log: PathBuf,
+        /// What it logged in this run.
+        tail: String,
+    },
+    /// It does not serve in time.
+    #[error("the daemon does not serve after {:.1} s ({state}); its log is {}", waited.as_secs_f64(), log.display())]
+    NotReady {
+        /// How long it was given.
+        waited: Duration,
+        /// What is known of it.
+        state: String,
+        /// Where its log is.
+        log: PathBuf,
+    },
+}
+
+impl Launch {
+    /// Finds the daemon's program beside this one or on `PATH`, and a place for its log.
+    ///
+    /// # Errors
+    /// When there is no program.
+    pub fn find(socket: &SocketPath) -> Result<Self, StartError> {
+        let beside = env::current_exe()
+            .and_then(fs::canonicalize)
+            .ok()
+            .and_then(|exe| exe.parent().map(Path::to_owned))
+            .unwrap_or_default();
+        let program = candidates(&beside)
+            .find(|path| is_program(path))
+            .ok_or(StartError::NoProgram { beside })?;
+        Ok(Self { program, socket: socket.clone(), log: log_path(socket) })
+    }
+
+    /// Launches the daemon and waits until one serves on the socket, its own or another client's.
+    ///
+    /// # Errors
+    /// When the daemon cannot be launched, ends, or does not serve within `patience`.
+    pub async fn run(&self, patience: Duration) -> Result<Connection, StartError> {
+        let deadline = Instant::now() + patience;
+        let (log, begin) = self.open_log()?;
+        let child = self.spawn(log)?;
+        let connection = self.connect(child, begin, deadline, patience).await?;
+        match ready::wait(&connection, deadline).await {
+            Readiness::Serving => Ok(connection),
+            Readiness::Not(state) => Err(self.not_ready(patience, state)),
+        }
+    }
+
+    async fn connect(
+        &self,
+        mut child: Child,
+        log_begin: u64,
+        mut deadline: Instant,
+        patience: Duration,
+    ) -> Result<Connection, StartError> {
+        let mut ended = None;
+        let mut pauses = Pauses::until(deadline);
+        loop {
+            let error = match Connection::open(&self.socket).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => error,
+            };
+            if ended.is_none()
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                ended = Some(status);
+                deadline = deadline.min(Instant::now() + AFTER_END);
+                pauses = Pauses::until(deadline);
+            }
+            if !pauses.pause().await {
+                return Err(match ended {
+                    Some(status) => self.ended(status, log_begin),
+                    None => self.not_ready(patience, words(&error)),
+                });
+            }
+        }
+    }
+
+    fn spawn(&self, log: File) -> Result<Child, StartError> {
+        let mut command = Command::new(&self.program);
+        // The daemon finds the default socket, and prepares its folder, by the same rules.
+        if self.socket.origin() == Origin::Explicit {
+            command.arg("--socket").arg(self.socket.path());
+        }
+        command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|source| StartError::Spawn { program: self.program.clone(), source })
+    }
+
+    /// The log, and how long it is already.
+    fn open_log(&self) -> Result<(File, u64), StartError> {
+        let open = || {
+            if let Some(folder) = self.log.parent() {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            }
+            if fs::metadata(&self.log).is_ok_and(|found| found.len() > LOG_BYTES) {
+                fs::rename(&self.log, self.log.with_extension("log.1"))?;
+            }
+            let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.log)?;
+            let length = log.metadata()?.len();
+            Ok((log, length))
+        };
+        open().map_err(|source| StartError::Log { log: self.log.clone(), source })
+    }
+
+    fn ended(&self, status: ExitStatus, log_begin: u64) -> StartError {
+        StartError::Ended {
+            program: self.program.clone(),
+            status,
+            log: self.log.clone(),
+            tail: tail(&self.log, log_begin).unwrap_or_default(),
+        }
+    }
+
+    fn not_ready(&self, waited: Duration, state: String) -> StartError {
+        StartError::NotReady { waited, state, log: self.log.clone() }
+    }
+}
+
+fn candidates(beside: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let on_path: Vec<_> = env::split_paths(&path).collect();
+    std::iter::once(beside.to_owned()).chain(on_path).map(|folder| folder.join(PROGRAM))
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// In the user's state directory; beside the socket where there is no home.
+fn log_path(socket: &SocketPath) -> PathBuf {
+    let home = etcetera::base_strategy::choose_native_strategy().ok();
+    let state =
+        home.map(|home| home.state_dir().unwrap_or_else(|| home.data_dir()).join("tinygpt"));
+    let beside = || socket.path().parent().map(Path::to_owned).unwrap_or_default();
+    state.unwrap_or_else(beside).join("tinygptd.log")
+}
+
+fn words(error: &ConnectError) -> String {
+    match error {
+        ConnectError::NoDaemon { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn tail(log: &Path, begin: u64) -> io::Result<String> {
+    let mut file = File::open(log)?;
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = Vec::new();
+    file.take(4096).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// A daemon that is a shell script.
+    fn launch(folder: &Path, script: &str) -> Launch {
+        let program = folder.join(PROGRAM);
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let socket = SocketPath::resolve(Some(&folder.join("s"))).unwrap();
+        Launch { program, socket, log: folder.join("state/tinygptd.log") }
+    }
+
+    fn error(launch: &Launch, patience: Duration) -> StartError {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(launch.run(patience)).unwrap_err()
+    }
+
+    #[test]
+    fn a_daemon_that_ends_at_once_is_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let launch = launch(folder.path(), "echo no model at \"$2\" >&2; exit 3");
+        for _ in 0..2 {
+            let error = error(&launch, Duration::from_secs(9)).to_string();
+            let socket = folder.path().join("s");
+            assert!(error.contains("exit status: 3"), "{error}");
+            let quoted = format!("no model at {}", socket.display());
+            assert_eq!(error.matches(&quoted).count(), 1, "only this run is quoted: {error}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_never_answers_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let launch = launch(folder.path(), "exec sleep 2");
+        let error = error(&launch, Duration::from_millis(50));
+        assert!(matches!(error, StartError::NotReady { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_long_log_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let launch = launch(folder.path(), "exit 1");
+        fs::create_dir(folder.path().join("state")).unwrap();
+        File::create(&launch.log).unwrap().set_len(LOG_BYTES + 1).unwrap();
+        let (_, begin) = launch.open_log().unwrap();
+        assert_eq!(begin, 0);
+        assert_eq!(
+            fs::metadata(folder.path().join("state/tinygptd.log.1")).unwrap().len(),
+            LOG_BYTES + 1
+        );
+    }
+}
