@@ -1,0 +1,45 @@
+//! `cache`: looking at the KV cache, and tending it.
+
+mod explain;
+mod gc;
+mod ls;
+mod rm;
+mod show;
+mod stats;
+mod verify;
+
+use clap::Subcommand;
+
+use crate::failure::Outcome;
+use crate::session::Session;
+
+/// What can be done with the cache. A key may be shortened as long as it stays unique.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// List the cached prompts, most recently used first
+    Ls(ls::LsArgs),
+    /// Show one cached prompt
+    Show(show::ShowArgs),
+    /// Tell what would be reused for a prompt, and where it parts from its relatives
+    Explain(explain::ExplainArgs),
+    /// Remove prompts, and all that continue them, from memory and disk
+    Rm(rm::RmArgs),
+    /// Sum up the cache
+    Stats,
+    /// Read everything on disk and compare checksums
+    Verify(verify::VerifyArgs),
+    /// Enforce the budgets now
+    Gc(gc::GcArgs),
+}
+
+pub(crate) async fn run(command: CacheCommand, session: &Session) -> Outcome {
+    match command {
+        CacheCommand::Ls(args) => ls::run(args, session).await,
+        CacheCommand::Show(args) => show::run(args, session).await,
+        CacheCommand::Explain(args) => explain::run(args, session).await,
+        CacheCommand::Rm(args) => rm::run(args, session).await,
+        CacheCommand::Stats => stats::run(session).await,
+        CacheCommand::Verify(args) => verify::run(args, session).await,
+        CacheCommand::Gc(args) => gc::run(args, session).await,
+    }
+}

@@ -1,0 +1,62 @@
+//! `cache ls`: the cached prompts.
+
+use clap::Args;
+use comfy_table::CellAlignment;
+use serde_json::json;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::{CacheEntry, CacheServiceListRequest};
+
+use crate::failure::Outcome;
+use crate::session::Session;
+use crate::{json, render};
+
+/// Digits of a key that are shown: enough to be unique in any cache, and short enough to copy.
+const KEY_DIGITS: usize = 12;
+
+const COLUMNS: [&str; 9] =
+    ["KEY", "MODEL", "TOKENS", "KV", "MEMORY", "DISK", "RECORD", "USED", "BEGINS"];
+
+/// Lists the cached prompts, most recently used first.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Only those of this model
+    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    model: String,
+}
+
+pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
+    let connection = session.connect().await?;
+    let request = session.request(CacheServiceListRequest { model: args.model });
+    let mut stream = connection.cache().list(request).await?.into_inner();
+    let mut entries = Vec::new();
+    while let Some(response) = stream.message().await? {
+        entries.extend(response.entry);
+    }
+    if session.json {
+        let entries: Vec<_> =
+            entries.iter().map(|entry| json::fields("CacheEntry", entry)).collect();
+        render::json(&json!({ "schema": "tinygpt.cache.ls/1", "entries": entries }))?;
+        return Ok(Exit::Done);
+    }
+    let mut table = render::columns(&COLUMNS);
+    render::align(&mut table, &[2, 4, 5], CellAlignment::Right);
+    for entry in &entries {
+        table.add_row(row(entry));
+    }
+    render::table(&table)?;
+    Ok(Exit::Done)
+}
+
+fn row(entry: &CacheEntry) -> Vec<String> {
+    vec![
+        entry.prompt_key.chars().take(KEY_DIGITS).collect(),
+        entry.model.clone(),
+        entry.tokens.to_string(),
+        entry.kv_dtype.clone(),
+        render::bytes(entry.memory_bytes),
+        render::bytes(entry.disk_bytes),
+        if entry.record { "yes" } else { "" }.to_owned(),
+        render::ago(entry.last_used),
+        format!("{:?}", entry.preview.chars().take(40).collect::<String>()),
+    ]
+}

@@ -1,0 +1,43 @@
+//! `cache rm`: prompts removed, with all that continues them, from memory and disk.
+
+use clap::Args;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::{CacheKeys, RemoveRequest, remove_request::Target};
+
+use crate::failure::Outcome;
+use crate::session::Session;
+use crate::{json, render};
+
+/// Removes prompts, and all that continue them, from memory and disk.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct RmArgs {
+    /// Their keys, or unique beginnings of them
+    #[arg(value_name = "KEY")]
+    keys: Vec<String>,
+    /// Everything that is yours, the history of prompts included
+    #[arg(long)]
+    all: bool,
+}
+
+pub(crate) async fn run(args: RmArgs, session: &Session) -> Outcome {
+    let target = match args.all {
+        true => Target::All(true),
+        false => Target::Keys(CacheKeys { keys: args.keys }),
+    };
+    let connection = session.connect().await?;
+    let request = session.request(RemoveRequest { target: Some(target) });
+    let removed = connection.cache().remove(request).await?.into_inner();
+    if session.json {
+        render::json(&json::object("tinygpt.cache.rm/1", "RemoveResponse", &removed))?;
+    } else {
+        render::line(&format!(
+            "removed {} prompts, {} blocks: {} in memory, {} on disk",
+            removed.entries,
+            removed.blocks,
+            render::bytes(removed.memory_bytes),
+            render::bytes(removed.disk_bytes),
+        ))?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,59 @@
+//! `cache show`: one cached prompt.
+
+use clap::Args;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::{CacheBlock, CacheEntry, CacheServiceGetRequest, CacheServiceGetResponse};
+
+use crate::failure::Outcome;
+use crate::session::Session;
+use crate::{json, render};
+
+/// Shows one cached prompt, its text and its blocks.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Its key, or a unique beginning of it
+    key: String,
+}
+
+pub(crate) async fn run(args: ShowArgs, session: &Session) -> Outcome {
+    let connection = session.connect().await?;
+    let request = session.request(CacheServiceGetRequest { key: args.key });
+    let response = connection.cache().get(request).await?.into_inner();
+    if session.json {
+        render::json(&json::object("tinygpt.cache.show/1", "CacheServiceGetResponse", &response))?;
+    } else {
+        render::table(&render::pairs(rows(&response)))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn rows(response: &CacheServiceGetResponse) -> Vec<(&'static str, String)> {
+    let entry = response.entry.clone().unwrap_or_default();
+    let mut rows = about(&entry);
+    rows.push(("in memory", share(&response.blocks, |block| block.memory)));
+    rows.push(("on disk", share(&response.blocks, |block| block.disk)));
+    let text = if response.text.is_empty() { &entry.preview } else { &response.text };
+    rows.push(("text", format!("{text:?}")));
+    rows
+}
+
+fn about(entry: &CacheEntry) -> Vec<(&'static str, String)> {
+    vec![
+        ("key", entry.prompt_key.clone()),
+        ("model", entry.model.clone()),
+        ("fingerprint", entry.fingerprint.clone()),
+        ("numerics", entry.numerics.clone()),
+        ("namespace", entry.namespace.clone()),
+        ("KV", entry.kv_dtype.clone()),
+        ("tokens", entry.tokens.to_string()),
+        ("memory", render::bytes(entry.memory_bytes)),
+        ("disk", render::bytes(entry.disk_bytes)),
+        ("record", if entry.record { "yes" } else { "no" }.to_owned()),
+        ("created", render::ago(entry.created)),
+        ("used", render::ago(entry.last_used)),
+    ]
+}
+
+fn share(blocks: &[CacheBlock], has: impl Fn(&CacheBlock) -> bool) -> String {
+    format!("{} of {} blocks", blocks.iter().filter(|block| has(block)).count(), blocks.len())
+}

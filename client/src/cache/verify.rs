@@ -1,0 +1,33 @@
+//! `cache verify`: everything on disk read, and its checksums compared.
+
+use clap::Args;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::VerifyRequest;
+
+use crate::failure::Outcome;
+use crate::session::Session;
+use crate::{json, render};
+
+/// Reads what is on disk and compares checksums.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Only these prompts
+    #[arg(value_name = "KEY")]
+    keys: Vec<String>,
+}
+
+pub(crate) async fn run(args: VerifyArgs, session: &Session) -> Outcome {
+    let connection = session.connect().await?;
+    let request = session.request(VerifyRequest { keys: args.keys });
+    let read = connection.cache().verify(request).await?.into_inner();
+    if session.json {
+        render::json(&json::object("tinygpt.cache.verify/1", "VerifyResponse", &read))?;
+    } else {
+        let size = render::bytes(read.bytes);
+        let (segments, records) = (read.segments, read.records);
+        render::line(&format!(
+            "{segments} segments and {records} records are sound ({size} read)"
+        ))?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,121 @@
+//! The events of one generation, followed to the end.
+
+use std::time::Duration;
+
+use tinygpt_proto::v1::sample_response::Event;
+use tinygpt_proto::v1::{Admitted, Delta, Done, TokenLogprobs};
+use tokio::time::{Instant, timeout_at};
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
+
+use crate::failure::Failure;
+use crate::report::{Report, label};
+
+/// How much later than its deadline a daemon may answer before this side gives up by itself.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A generation that has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Generation {
+    pub(crate) admitted: Admitted,
+    pub(crate) text: String,
+    pub(crate) token_ids: Vec<u32>,
+    pub(crate) logprobs: Vec<TokenLogprobs>,
+    pub(crate) done: Done,
+}
+
+/// What happens to each event on its way.
+pub(crate) trait Viewer {
+    /// Shows an event.
+    async fn show(&mut self, event: &Event) -> Result<(), Failure>;
+}
+
+/// Takes no notice.
+impl Viewer for () {
+    async fn show(&mut self, _: &Event) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl Generation {
+    /// Follows a stream of events to its end. `limit` is the deadline that the daemon was given.
+    pub(crate) async fn follow(
+        mut events: impl Stream<Item = Result<Option<Event>, Status>> + Unpin,
+        viewer: &mut impl Viewer,
+        limit: Option<Duration>,
+    ) -> Result<Self, Failure> {
+        let patience = limit.map(|limit| (limit, Instant::now() + limit + GRACE));
+        let mut generation = Self::default();
+        while let Some(event) = next(&mut events, patience).await? {
+            let Some(event) = event? else { continue };
+            viewer.show(&event).await?;
+            if generation.take(event) {
+                return Ok(generation);
+            }
+        }
+        Err(Failure::CutShort)
+    }
+
+    /// Adds an event; whether it was the last.
+    fn take(&mut self, event: Event) -> bool {
+        match event {
+            Event::Admitted(admitted) => self.admitted = admitted,
+            Event::PrefillProgress(_) => {}
+            Event::Delta(delta) => self.extend(delta),
+            Event::Done(done) => {
+                self.done = done;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn extend(&mut self, delta: Delta) {
+        self.text += &delta.text;
+        self.token_ids.extend(delta.token_ids);
+        self.logprobs.extend(delta.logprobs);
+    }
+
+    /// Things the caller should know, told at admission or at the end.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = &String> {
+        let late = self.done.warnings.iter().filter(|w| !self.admitted.warnings.contains(w));
+        self.admitted.warnings.iter().chain(late)
+    }
+
+    /// As JSON. `echoed` and `scored` say whether prompt ids and log-probabilities were asked for.
+    pub(crate) fn report(self, schema: &'static str, echoed: bool, scored: bool) -> Report {
+        let warnings = self.warnings().cloned().collect();
+        let Self { admitted, text, token_ids, logprobs, done } = self;
+        Report {
+            schema,
+            text,
+            token_ids,
+            prompt_token_ids: echoed.then_some(admitted.prompt_token_ids),
+            finish_reason: label(done.finish_reason()),
+            model: admitted.model,
+            verdict: label(done.verdict()),
+            reason: label(done.reason()),
+            divergence: done.divergence.map(Into::into),
+            logprobs: scored.then(|| logprobs.into_iter().map(Into::into).collect()),
+            usage: done.usage.unwrap_or_default().into(),
+            timings: done.timings.unwrap_or_default().into(),
+            numerics: done.numerics,
+            prompt_key: done.prompt_key,
+            seed: admitted.seed,
+            warnings,
+        }
+    }
+}
+
+/// The next item, or a failure when the daemon outstays its deadline.
+async fn next<T>(
+    stream: &mut (impl Stream<Item = T> + Unpin),
+    patience: Option<(Duration, Instant)>,
+) -> Result<Option<T>, Failure> {
+    match patience {
+        None => Ok(stream.next().await),
+        Some((limit, end)) => {
+            timeout_at(end, stream.next()).await.map_err(|_| Failure::Overdue(limit))
+        }
+    }
+}

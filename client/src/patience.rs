@@ -1,0 +1,40 @@
+//! Asking again while the daemon loads its model.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Status};
+
+use crate::failure::{reason, retry_delay};
+use crate::session::Session;
+
+/// How long to wait for a model that is being loaded, when nobody says otherwise.
+const LOADING: Duration = Duration::from_secs(120);
+
+/// The stable reason of a refusal that waiting will cure.
+const REASON: &str = "MODEL_LOADING";
+
+/// Makes a call, again and again as long as the daemon answers that its model is being loaded.
+///
+/// A socket that launchd or systemd holds accepts at once, long before the daemon can serve.
+pub(crate) async fn while_loading<T>(
+    session: &Session,
+    mut call: impl AsyncFnMut() -> Result<T, Status>,
+) -> Result<T, Status> {
+    let end = Instant::now() + session.timeout.unwrap_or(LOADING);
+    let mut told = false;
+    loop {
+        let status = match call().await {
+            Err(status) if is_loading(&status) && Instant::now() < end => status,
+            answer => return answer,
+        };
+        if !std::mem::replace(&mut told, true) {
+            session.say(status.message());
+        }
+        sleep(retry_delay(&status).unwrap_or(Duration::from_millis(100))).await;
+    }
+}
+
+fn is_loading(status: &Status) -> bool {
+    status.code() == Code::Unavailable && reason(status).as_deref() == Some(REASON)
+}

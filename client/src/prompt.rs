@@ -1,0 +1,114 @@
+//! Where a prompt comes from: a flag, a file, or whatever is piped in.
+
+use std::fs;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tinygpt_proto::v1::{TokenIds, explain_request, sample_request, score_request, warm_request};
+
+use crate::failure::Failure;
+
+/// The flags that give a prompt; without any it is read from stdin.
+#[derive(Debug, Clone, Args)]
+#[group(multiple = false)]
+pub(crate) struct PromptArgs {
+    /// The prompt itself
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// A file with the prompt, taken byte for byte; - is stdin
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// The prompt as token ids: 1,2,3
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    token_ids: Option<Vec<u32>>,
+}
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+impl PromptArgs {
+    /// The prompt.
+    pub(crate) fn read(self) -> Result<Prompt, Failure> {
+        match (self.prompt, self.prompt_file, self.token_ids) {
+            (Some(text), ..) => Ok(Prompt::Text(text)),
+            (_, _, Some(ids)) => Ok(Prompt::Ids(ids)),
+            (_, Some(path), _) => read_text(&path).map(Prompt::Text),
+            _ if io::stdin().is_terminal() => Err(Failure::Usage(
+                "no prompt: give --prompt, --prompt-file or --token-ids, or pipe one in".into(),
+            )),
+            _ => read_text(Path::new("-")).map(Prompt::Text),
+        }
+    }
+}
+
+/// The whole text of a file; `-` is stdin.
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+    let bytes =
+        read_bytes(path).map_err(|source| Failure::Input { path: path.to_owned(), source })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::Usage(format!("{} is not UTF-8 at byte {at}", name(path)))
+    })
+}
+
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    if path != Path::new("-") {
+        return fs::read(path);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn name(path: &Path) -> String {
+    match path.to_str() {
+        Some("-") => "stdin".into(),
+        _ => path.display().to_string(),
+    }
+}
+
+macro_rules! into_oneof {
+    ($($oneof:path),*) => {$(
+        impl From<Prompt> for $oneof {
+            fn from(prompt: Prompt) -> Self {
+                match prompt {
+                    Prompt::Text(text) => Self::Text(text),
+                    Prompt::Ids(ids) => Self::TokenIds(TokenIds { ids }),
+                }
+            }
+        }
+    )*};
+}
+
+into_oneof!(
+    sample_request::Prompt,
+    warm_request::Prompt,
+    score_request::Input,
+    explain_request::Prompt
+);
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_taken_byte_for_byte() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "  two lines\n\n").unwrap();
+        assert_eq!(read_text(file.path()).unwrap(), "  two lines\n\n");
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused_with_the_place() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), b"abc\xff").unwrap();
+        let error = read_text(file.path()).unwrap_err().to_string();
+        assert!(error.ends_with("is not UTF-8 at byte 3"), "{error}");
+    }
+}

@@ -1,0 +1,127 @@
+//! `sample`: text from a prompt.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::Args;
+use tinygpt_client::connect::Connection;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::SampleRequest;
+use tokio_stream::StreamExt;
+
+use crate::batch;
+use crate::caching::CachingArgs;
+use crate::failure::{Failure, Outcome};
+use crate::generation::{Generation, Viewer};
+use crate::patience;
+use crate::progress::Progress;
+use crate::prompt::{Prompt, PromptArgs};
+use crate::render;
+use crate::sampling::SamplingArgs;
+use crate::session::Session;
+use crate::summary;
+use crate::view::{LineView, TextView};
+
+pub(crate) const SCHEMA: &str = "tinygpt.sample/1";
+
+/// Generates text from a prompt: streamed to stdout as it comes, everything else to stderr.
+#[derive(Debug, Args)]
+pub(crate) struct SampleArgs {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    #[command(flatten)]
+    pub(crate) options: SampleOptions,
+    /// Print every event as one line of JSON
+    #[arg(long, conflicts_with = "json")]
+    json_stream: bool,
+    /// Read prompts from a file, one JSON object a line, and answer likewise; - is stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "token_ids", "json_stream"])]
+    batch: Option<PathBuf>,
+    /// How many lines of a batch to run at once
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "batch")]
+    jobs: u16,
+    /// Start a daemon even on a socket that was named
+    #[arg(long)]
+    start: bool,
+}
+
+/// All about a request but its prompt.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SampleOptions {
+    /// The model [default: the daemon's first]
+    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) caching: CachingArgs,
+    /// Report the prompt's token ids
+    #[arg(long)]
+    pub(crate) echo_ids: bool,
+}
+
+pub(crate) async fn run(args: SampleArgs, session: &Session) -> Outcome {
+    if let Some(path) = &args.batch {
+        let connection = session.connect_or_start(args.start).await?;
+        return batch::run(path, args.jobs, &args.options, &connection, session).await;
+    }
+    let request = args.options.request(args.prompt.read()?);
+    let connection = session.connect_or_start(args.start).await?;
+    let mut progress = Progress::new(session.quiet);
+    if args.json_stream {
+        generate(&connection, request, session, &mut LineView::new()).await?;
+    } else if session.json {
+        let generation = generate(&connection, request, session, &mut progress).await?;
+        render::json(&args.options.report(generation))?;
+    } else {
+        let text = generate(&connection, request, session, &mut TextView::new(progress)).await;
+        close_line(session)?;
+        summary::tell(session, &text?);
+    }
+    Ok(Exit::Done)
+}
+
+impl SampleOptions {
+    pub(crate) fn request(&self, prompt: Prompt) -> SampleRequest {
+        SampleRequest {
+            model: self.model.clone(),
+            prompt: Some(prompt.into()),
+            sampling: Some(self.sampling.clone().into()),
+            cache_policy: self.caching.policy().into(),
+            namespace: self.caching.namespace.clone(),
+            kv_dtype: self.caching.kv_dtype.clone(),
+            persist: self.caching.persist().into(),
+            echo_prompt_ids: self.echo_ids,
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn report(&self, generation: Generation) -> crate::report::Report {
+        generation.report(SCHEMA, self.echo_ids, self.sampling.logprobs.is_some())
+    }
+}
+
+/// Sends a request and follows its events to the end. Dropping the future cancels the generation
+/// in the daemon.
+pub(crate) async fn generate(
+    connection: &Connection,
+    request: SampleRequest,
+    session: &Session,
+    viewer: &mut impl Viewer,
+) -> Result<Generation, Failure> {
+    let call = async || {
+        let response = connection.inference().sample(session.request(request.clone())).await?;
+        Ok(response.into_inner())
+    };
+    let stream = patience::while_loading(session, call).await?;
+    let events = stream.map(|message| message.map(|message| message.event));
+    Generation::follow(events, viewer, session.timeout).await
+}
+
+/// Ends the text's last line where a person reads it; a pipe gets the text alone.
+fn close_line(session: &Session) -> Result<(), Failure> {
+    if io::stdout().is_terminal() && !session.quiet {
+        render::line("")?;
+    }
+    Ok(())
+}

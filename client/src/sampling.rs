@@ -1,0 +1,107 @@
+//! How tokens are chosen, from the command line or from a line of a batch.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tinygpt_proto::v1::Sampling;
+
+/// The flags that say how tokens are chosen. A batch's lines use the same names as the protocol.
+/// Values are passed on as they are: the daemon refuses what it cannot do, and says why.
+#[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SamplingArgs {
+    /// Most tokens to generate; 0 computes the prompt and stops
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<u32>,
+    /// 0 always takes the likeliest token [default: 1]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Choose among the K likeliest; 0 is all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: u32,
+    /// Choose among the likeliest that together reach this probability
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Drop tokens less likely than this fraction of the likeliest
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    min_p: f32,
+    /// Make tokens that occurred already less likely; 1 changes nothing
+    #[arg(long = "repeat-penalty", value_name = "F", allow_negative_numbers = true)]
+    repetition_penalty: Option<f32>,
+    /// Taken from the logits of tokens generated already
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Taken from the logits of generated tokens once per occurrence
+    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// The same seed gives the same text
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// End before this text (repeatable)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    stop: Vec<String>,
+    /// End at this token (repeatable)
+    #[arg(long = "stop-id", value_name = "ID")]
+    stop_token_ids: Vec<u32>,
+    /// Report each token's log-probability, with the K likeliest beside it
+    #[arg(long, value_name = "K")]
+    pub(crate) logprobs: Option<u32>,
+}
+
+impl SamplingArgs {
+    /// These, with some of them replaced by name.
+    ///
+    /// # Errors
+    /// When there is no such parameter, or it has another type.
+    pub(crate) fn with(&self, over: Map<String, Value>) -> serde_json::Result<Self> {
+        let mut merged: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
+        merged.extend(over);
+        serde_json::from_value(merged.into())
+    }
+}
+
+impl From<SamplingArgs> for Sampling {
+    fn from(args: SamplingArgs) -> Self {
+        Self {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repetition_penalty: args.repetition_penalty,
+            presence_penalty: args.presence_penalty,
+            frequency_penalty: args.frequency_penalty,
+            seed: args.seed,
+            max_tokens: args.max_tokens,
+            stop: args.stop,
+            stop_token_ids: args.stop_token_ids,
+            logprobs: args.logprobs,
+            ..Default::default()
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn merged(over: &str) -> serde_json::Result<SamplingArgs> {
+        let base = SamplingArgs { logprobs: Some(3), ..Default::default() };
+        base.with(serde_json::from_str(over)?)
+    }
+
+    #[test]
+    fn what_is_named_is_replaced_and_the_rest_kept() {
+        let sampling = merged(r#"{"temperature": 0, "stop": ["\n"]}"#).unwrap();
+        let stop = vec!["\n".to_owned()];
+        let expected =
+            SamplingArgs { temperature: Some(0.0), stop, logprobs: Some(3), ..Default::default() };
+        assert_eq!(sampling, expected);
+    }
+
+    #[test]
+    fn a_name_that_is_no_parameter_is_refused() {
+        let error = merged(r#"{"temprature": 0}"#).unwrap_err().to_string();
+        assert!(error.contains("temprature"), "{error}");
+    }
+}

@@ -1,0 +1,107 @@
+//! `score`: how likely given tokens are.
+
+use clap::Args;
+use comfy_table::CellAlignment;
+use serde::Serialize;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
+
+use crate::caching::CachingArgs;
+use crate::failure::Outcome;
+use crate::patience;
+use crate::prompt::PromptArgs;
+use crate::render;
+use crate::report::{Logprobs, Timings, Usage, label};
+use crate::session::Session;
+
+/// Tells the log-probability of each given token but the first.
+#[derive(Debug, Args)]
+pub(crate) struct ScoreArgs {
+    #[command(flatten)]
+    input: PromptArgs,
+    /// The model [default: the daemon's first]
+    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    model: String,
+    /// Report the K likeliest tokens beside each
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    logprobs: u32,
+    #[command(flatten)]
+    caching: CachingArgs,
+}
+
+/// What `score --json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    model: String,
+    token_ids: Vec<u32>,
+    logprobs: Vec<Logprobs>,
+    verdict: Option<&'static str>,
+    reason: Option<&'static str>,
+    usage: Usage,
+    timings: Timings,
+    numerics: String,
+}
+
+pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
+    let request = ScoreRequest {
+        model: args.model,
+        input: Some(args.input.read()?.into()),
+        logprobs: args.logprobs,
+        cache_policy: args.caching.policy().into(),
+        persist: args.caching.persist().into(),
+        namespace: args.caching.namespace,
+        kv_dtype: args.caching.kv_dtype,
+        ..Default::default()
+    };
+    let connection = session.connect().await?;
+    let call = async || connection.inference().score(session.request(request.clone())).await;
+    let response = patience::while_loading(session, call).await?.into_inner();
+    if session.json {
+        render::json(&Report::from(response))?;
+    } else {
+        session.say(&sum(&response.tokens));
+        render::table(&table(&response.tokens))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn table(tokens: &[TokenLogprobs]) -> comfy_table::Table {
+    let mut table = render::columns(&["TOKEN", "LOGPROB", "LIKELIEST"]);
+    render::align(&mut table, &[0, 1], CellAlignment::Right);
+    for token in tokens {
+        let logprob = token.logprob.map_or_else(|| "-".into(), |value| format!("{value:.4}"));
+        let top = token.top.iter().map(|other| format!("{} {:.4}", other.id, other.logprob));
+        table.add_row([token.id.to_string(), logprob, top.collect::<Vec<_>>().join(", ")]);
+    }
+    table
+}
+
+/// The sum over all tokens that have a log-probability, and the perplexity.
+fn sum(tokens: &[TokenLogprobs]) -> String {
+    let scored: Vec<f64> = tokens.iter().filter_map(|token| token.logprob).map(f64::from).collect();
+    let total: f64 = scored.iter().sum();
+    let count = scored.len().max(1) as f64;
+    format!(
+        "{} tokens scored, sum {total:.4}, perplexity {:.4}",
+        scored.len(),
+        (-total / count).exp()
+    )
+}
+
+impl From<ScoreResponse> for Report {
+    fn from(response: ScoreResponse) -> Self {
+        let (verdict, reason) = (label(response.verdict()), label(response.reason()));
+        Self {
+            schema: "tinygpt.score/1",
+            model: response.model,
+            token_ids: response.tokens.iter().map(|token| token.id).collect(),
+            logprobs: response.tokens.into_iter().map(Into::into).collect(),
+            verdict,
+            reason,
+            usage: response.usage.unwrap_or_default().into(),
+            timings: response.timings.unwrap_or_default().into(),
+            numerics: response.numerics,
+        }
+    }
+}

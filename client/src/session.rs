@@ -1,0 +1,88 @@
+//! What a command knows about its surroundings: which daemon, how long, how to answer.
+
+use std::time::Duration;
+
+use tinygpt_client::connect::{ConnectError, Connection};
+use tinygpt_client::start::Launch;
+use tinygpt_proto::socket::{Origin, SocketPath};
+
+use crate::cli::Common;
+use crate::failure::Failure;
+
+/// How long a daemon that this client starts may take until it serves, when nobody says otherwise.
+const START: Duration = Duration::from_secs(60);
+
+/// What a command knows about its surroundings.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The daemon's socket.
+    pub(crate) socket: SocketPath,
+    /// Whether to answer in JSON.
+    pub(crate) json: bool,
+    /// Whether to keep quiet on stderr.
+    pub(crate) quiet: bool,
+    /// How long an answer may take.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Session {
+    pub(crate) fn new(common: &Common) -> Result<Self, Failure> {
+        Ok(Self {
+            socket: SocketPath::resolve(common.socket.as_deref())?,
+            json: common.json,
+            quiet: common.quiet,
+            timeout: common.timeout,
+        })
+    }
+
+    /// Connects to a daemon that runs.
+    pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
+        Connection::open(&self.socket).await.map_err(|error| self.unreachable(error))
+    }
+
+    /// Connects; starts a daemon when none runs and the socket is the default one or `forced`.
+    pub(crate) async fn connect_or_start(&self, forced: bool) -> Result<Connection, Failure> {
+        let error = match Connection::open(&self.socket).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        let allowed = forced || self.socket.origin() == Origin::Default;
+        if !allowed || !error.is_no_daemon() {
+            return Err(self.unreachable(error));
+        }
+        let launch = Launch::find(&self.socket)?;
+        self.say(&format!("starting {} (log: {})", launch.program.display(), launch.log.display()));
+        Ok(launch.run(self.timeout.unwrap_or(START)).await?)
+    }
+
+    /// No connection, and what to do about it.
+    fn unreachable(&self, error: ConnectError) -> Failure {
+        let advice = match self.socket.origin() {
+            _ if !error.is_no_daemon() => String::new(),
+            Origin::Default => {
+                "start one with `tinygptd`; `sample` and `warm` do so by themselves".into()
+            }
+            Origin::Explicit | Origin::Environment => format!(
+                "start one with `tinygptd --socket {}`; `sample` and `warm` do so with --start",
+                self.socket.path().display(),
+            ),
+        };
+        Failure::Connect { error, advice }
+    }
+
+    /// A request that carries the deadline.
+    pub(crate) fn request<T>(&self, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        if let Some(timeout) = self.timeout {
+            request.set_timeout(timeout);
+        }
+        request
+    }
+
+    /// Says something on stderr, unless asked to be quiet.
+    pub(crate) fn say(&self, words: &str) {
+        if !self.quiet {
+            anstream::eprintln!("{words}");
+        }
+    }
+}

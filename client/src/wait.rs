@@ -1,0 +1,56 @@
+//! `wait`: for the daemon to answer, or to serve.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tinygpt_client::connect::Connection;
+use tinygpt_client::exit::Exit;
+use tinygpt_client::ready::{self, Readiness};
+use tokio::time::{Instant, sleep};
+
+use crate::failure::{Failure, Outcome};
+use crate::render;
+use crate::session::Session;
+
+/// How long to wait when nobody says otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until the daemon answers, one minute unless --timeout says otherwise. Never starts one.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Wait until it serves, its models loaded
+    #[arg(long)]
+    ready: bool,
+}
+
+pub(crate) async fn run(args: WaitArgs, session: &Session) -> Outcome {
+    let patience = session.timeout.unwrap_or(PATIENCE);
+    let start = Instant::now();
+    let connection = connect(session, start + patience).await?;
+    if args.ready
+        && let Readiness::Not(state) = ready::wait(&connection, start + patience).await
+    {
+        return Err(Failure::NotReady { waited: patience, state });
+    }
+    if session.json {
+        let waited = start.elapsed().as_secs_f64() * 1e3;
+        render::json(
+            &json!({ "schema": "tinygpt.wait/1", "ready": args.ready, "waited_ms": waited }),
+        )?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The connection, or the last reason why there was none.
+async fn connect(session: &Session, end: Instant) -> Result<Connection, Failure> {
+    loop {
+        match session.connect().await {
+            Err(failure) if Instant::now() >= end => return Err(failure),
+            Err(_) => sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+}

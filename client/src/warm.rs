@@ -1,0 +1,81 @@
+//! `warm`: a prompt computed and kept, for those that will begin with it.
+
+use clap::Args;
+use tinygpt_client::connect::Connection;
+use tinygpt_client::exit::Exit;
+use tinygpt_proto::v1::sample_response::Event;
+use tinygpt_proto::v1::{WarmRequest, warm_response};
+use tokio_stream::StreamExt;
+
+use crate::caching::CachingArgs;
+use crate::failure::{Failure, Outcome};
+use crate::generation::{Generation, Viewer};
+use crate::patience;
+use crate::progress::Progress;
+use crate::prompt::PromptArgs;
+use crate::render;
+use crate::session::Session;
+use crate::summary;
+
+const SCHEMA: &str = "tinygpt.warm/1";
+
+/// Computes a prompt, a system prompt for example, and keeps it.
+#[derive(Debug, Args)]
+pub(crate) struct WarmArgs {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// The model [default: the daemon's first]
+    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    model: String,
+    #[command(flatten)]
+    caching: CachingArgs,
+    /// Start a daemon even on a socket that was named
+    #[arg(long)]
+    start: bool,
+}
+
+pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
+    let request = WarmRequest {
+        model: args.model,
+        prompt: Some(args.prompt.read()?.into()),
+        cache_policy: args.caching.policy().into(),
+        persist: args.caching.persist().into(),
+        namespace: args.caching.namespace,
+        kv_dtype: args.caching.kv_dtype,
+        ..Default::default()
+    };
+    let connection = session.connect_or_start(args.start).await?;
+    let mut progress = Progress::new(session.quiet);
+    let generation = warm(&connection, request, session, &mut progress).await?;
+    if session.json {
+        render::json(&generation.report(SCHEMA, false, false))?;
+    } else {
+        render::line(&generation.done.prompt_key)?;
+        summary::tell(session, &generation);
+    }
+    Ok(Exit::Done)
+}
+
+async fn warm(
+    connection: &Connection,
+    request: WarmRequest,
+    session: &Session,
+    viewer: &mut impl Viewer,
+) -> Result<Generation, Failure> {
+    let call = async || {
+        let response = connection.inference().warm(session.request(request.clone())).await?;
+        Ok(response.into_inner())
+    };
+    let stream = patience::while_loading(session, call).await?;
+    let events = stream.map(|message| message.map(|message| message.event.map(as_sampled)));
+    Generation::follow(events, viewer, session.timeout).await
+}
+
+/// A warm-up is a generation without deltas.
+fn as_sampled(event: warm_response::Event) -> Event {
+    match event {
+        warm_response::Event::Admitted(admitted) => Event::Admitted(admitted),
+        warm_response::Event::PrefillProgress(progress) => Event::PrefillProgress(progress),
+        warm_response::Event::Done(done) => Event::Done(done),
+    }
+}
