@@ -15,10 +15,13 @@ use super::history::History;
 use super::mappings::Mappings;
 use super::name::Name;
 use super::record;
-use super::shelf::{Branches, Place, Shelf};
+use super::shelf::{Branches, Place, Precedence, Shelf};
 use super::{Lookalike, Relative};
 use crate::kv::block::Block;
 use crate::kv::key::{BlockKey, Fields, Fingerprint, RecordKey, ShortKey};
+
+/// Quarantined files remembered for the prompts that miss them.
+const DAMAGED: usize = 1024;
 
 /// Names one file for as long as it exists; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,6 +74,8 @@ pub(super) struct Catalogue {
     record_bytes: u64,
     /// Quarantined files and their bytes.
     pub(super) bad: Vec<(std::path::PathBuf, u64)>,
+    /// Quarantined files that no prompt was told of.
+    damaged: HashSet<(ShortKey, Name)>,
     /// Digest files, of families without a directory, too.
     pub(super) fields_files: usize,
     /// Bytes about to be written.
@@ -105,6 +110,7 @@ impl Catalogue {
             segment_bytes: 0,
             record_bytes: 0,
             bad: Vec::new(),
+            damaged: HashSet::new(),
             fields_files: 0,
             reserved: 0,
             unread: BTreeSet::new(),
@@ -218,6 +224,28 @@ impl Catalogue {
         history.relative(asked, |family| shelves.get(&family)?.fields.as_ref())
     }
 
+    /// Quarantined files that held block `at` of a chain, by their names, and that no prompt was
+    /// told of.
+    pub(super) fn damaged(
+        &self,
+        fingerprint: &Fingerprint,
+        chain: &[BlockKey],
+        at: usize,
+    ) -> Vec<(ShortKey, Name)> {
+        let held = |(family, name): &&(ShortKey, Name)| {
+            let Name::Segment { first, blocks, .. } = *name else { return false };
+            let start = chain.iter().take(at + 1).position(|key| key.short() == first);
+            let covers = start.is_some_and(|start| start + blocks as usize > at);
+            *family == fingerprint.short() && at < chain.len() && covers
+        };
+        self.damaged.iter().filter(held).copied().collect()
+    }
+
+    /// A prompt is told of quarantined files. Whether there were any.
+    pub(super) fn tell_damaged(&mut self, files: &[(ShortKey, Name)]) -> bool {
+        files.iter().fold(false, |told, file| self.damaged.remove(file) || told)
+    }
+
     /// Files whose names say that they hold block `at` of a chain, though nobody has looked yet.
     pub(super) fn promising(&self, shelf: &Shelf, chain: &[BlockKey], at: usize) -> Vec<FileId> {
         let covers = |id: &FileId, start: usize| match self.entries[id].name {
@@ -244,8 +272,14 @@ impl Catalogue {
         id
     }
 
-    /// Adds what the header of a file tells. Returns files that this one makes superfluous.
-    pub(super) fn learn(&mut self, id: FileId, found: Found) -> Vec<FileId> {
+    /// Adds what the header of a file tells. Returns files, maybe itself, whose blocks all lie in
+    /// others.
+    pub(super) fn learn(
+        &mut self,
+        id: FileId,
+        found: Found,
+        precedence: Precedence,
+    ) -> Vec<FileId> {
         self.unread.remove(&id);
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.contents.is_none()) else {
             return Vec::new();
@@ -253,7 +287,8 @@ impl Catalogue {
         let family = entry.family;
         let shelf = self.shelves.entry(family).or_default();
         shelf.fingerprint.get_or_insert(found.contents.fingerprint());
-        let others = shelf.learn(id, &found.contents);
+        let mut sharing = shelf.learn(id, &found.contents, precedence);
+        sharing.insert(id);
         (entry.bytes, entry.used) = (found.bytes, found.used);
         if let Some(fields) = shelf.fields {
             for mark in found.contents.marks() {
@@ -263,7 +298,7 @@ impl Catalogue {
         entry.contents = Some(found.contents);
         *self.bytes_mut(id) += found.bytes;
         self.reorder(id, found.used);
-        others.into_iter().filter(|other| self.is_superfluous(*other)).collect()
+        sharing.into_iter().filter(|id| self.is_superfluous(*id)).collect()
     }
 
     /// Takes a file out.
@@ -308,6 +343,11 @@ impl Catalogue {
     /// Up to `most` files whose header nobody has read yet.
     pub(super) fn unread(&self, most: usize) -> Vec<FileId> {
         self.unread.iter().copied().take(most).collect()
+    }
+
+    /// The system could not read a file: only prompts that need it try again.
+    pub(super) fn skip(&mut self, id: FileId) {
+        self.unread.remove(&id);
     }
 
     pub(super) fn set_synced(&mut self, id: FileId) {
@@ -391,6 +431,9 @@ impl Catalogue {
     }
 
     fn remember(&mut self, entry: &Entry, farewell: Farewell) {
+        if farewell == Farewell::Quarantined && self.damaged.len() < DAMAGED {
+            self.damaged.insert((entry.family, entry.name));
+        }
         let Some(fields) = self.fields(entry.family) else { return };
         let identity = fields.identity;
         for mark in entry.contents.iter().flat_map(Contents::marks) {

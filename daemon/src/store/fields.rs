@@ -62,3 +62,47 @@ fn tag(field: Field) -> [u8; TAG] {
     tag[..field.tag().len()].copy_from_slice(field.tag().as_bytes());
     tag
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        let mut fields = Fields::default();
+        for field in Fields::ALL {
+            fields.set(*field, Digest::of(field.tag(), b"value"));
+        }
+        fields
+    }
+
+    #[test]
+    fn fields_read_back_as_what_was_written() {
+        let bytes = encode(&fields());
+        assert_eq!(bytes.len(), LEN);
+        assert_eq!(decode(&bytes).unwrap(), (fields().fingerprint(), fields()));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_other_length_is_noticed() {
+        let mut bytes = encode(&fields());
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        bytes.push(0);
+        for len in (0..LEN).chain([LEN + 1]) {
+            assert!(decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn digests_that_do_not_give_the_fingerprint_are_refused() {
+        let mut bytes = encode(&fields());
+        bytes[70] ^= 1;
+        let sum = checksum(&bytes[..LEN - SUM]);
+        bytes[LEN - SUM..].copy_from_slice(&sum);
+        assert_eq!(decode(&bytes), Err(Damage::Key(0)));
+    }
+}

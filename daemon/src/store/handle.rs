@@ -189,7 +189,6 @@ impl StoreHandle {
 
 /// A loader's thread: serves prompts, and surveys the disk in between.
 pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
-    let mut first = true;
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Restore(asked, reply) => {
@@ -198,10 +197,6 @@ pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
                 reply(if late { Restored::default() } else { shared.restore(&asked) });
             }
             Job::Survey => {
-                if std::mem::take(&mut first) {
-                    shared.read_fields();
-                    shared.drop_other_versions();
-                }
                 if shared.closing.get().is_none() && shared.read_some_headers(SURVEY) {
                     itself.send(Job::Survey);
                 }

@@ -51,7 +51,9 @@ impl Shared {
                 shelf.by_name(&Name::Record { last: end, key: key.short() }).is_some()
             })
         };
+        let damaged = catalogue.damaged(&asked.family.fingerprint, &asked.keys, asked.from);
         has_next
+            || !damaged.is_empty()
             || shelf.branches(last.short()).is_some_and(lends)
             || catalogue.place(shelf, &last).is_some_and(|place| !catalogue.is_last(place))
             || (asked.from == asked.keys.len() && has_record())
@@ -64,6 +66,7 @@ impl Shared {
         walk.blocks();
         walk.partial();
         walk.record();
+        walk.tell_damaged();
         let Walk { used, found, .. } = walk;
         if !used.is_empty() {
             self.tally.hits.add(1);
@@ -181,16 +184,17 @@ impl Walk<'_> {
     }
 
     /// The segment with `key`, from headers already read or from those that its name promises.
-    fn find(&self, key: BlockKey) -> Option<FileId> {
-        let look = || {
-            let catalogue = self.shared.catalogue();
-            let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
-            catalogue.place(shelf, &key).map(|place| place.file)
-        };
-        look().or_else(|| {
-            self.shared.read_headers(&self.promising());
-            look()
+    fn find(&mut self, key: BlockKey) -> Option<FileId> {
+        self.look(key).or_else(|| {
+            self.found.io_error |= !self.shared.read_headers(&self.promising());
+            self.look(key)
         })
+    }
+
+    fn look(&self, key: BlockKey) -> Option<FileId> {
+        let catalogue = self.shared.catalogue();
+        let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
+        catalogue.place(shelf, &key).map(|place| place.file)
     }
 
     fn promising(&self) -> Vec<FileId> {
@@ -307,6 +311,14 @@ impl Walk<'_> {
             let (_, id) = shelf.branches(parent.short())?.nearest_tail(rest)?;
             Some(id)
         })
+    }
+
+    /// Takes the blame for files that were set aside before this prompt came.
+    fn tell_damaged(&mut self) {
+        let mut catalogue = self.shared.catalogue();
+        let Restore { family, keys, .. } = self.asked;
+        let damaged = catalogue.damaged(&family.fingerprint, keys, self.at);
+        self.found.corrupt |= catalogue.tell_damaged(&damaged);
     }
 
     fn load_record(&self, id: FileId) -> Result<Record, Fault> {

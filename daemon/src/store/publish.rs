@@ -16,6 +16,7 @@ use super::mappings::Mapping;
 use super::name::{Name, TEMPORARY};
 use super::segment::Header;
 use super::shared::Shared;
+use super::shelf::Precedence;
 use super::{Family, fields, record};
 use crate::kv::block::Block;
 use crate::kv::key::ShortKey;
@@ -134,7 +135,8 @@ impl Shared {
         }
         let id = catalogue.add(family, name);
         let used = catalogue.tick();
-        let superfluous = catalogue.learn(id, Found { contents, bytes, used, born: None });
+        let found = Found { contents, bytes, used, born: None };
+        let superfluous = catalogue.learn(id, found, Precedence::Newest);
         if synced {
             catalogue.set_synced(id);
         }

@@ -198,3 +198,86 @@ fn expect_sum(bytes: &[u8], head: usize) -> Result<(), Damage> {
     let (covered, sum) = bytes.get(..head).ok_or(short)?.split_at(head - SUM);
     if checksum(covered) == *sum { Ok(()) } else { Err(Damage::HeaderSum) }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn record(tail: usize, hidden: Option<Vec<f32>>, text: Option<Digest>) -> Record {
+        let last = BlockKey([3; 32]);
+        let tail: Vec<u32> = (0..tail as u32).collect();
+        let key = RecordKey::new(&FINGERPRINT, &last, &tail);
+        let (length, rows) = (64 + tail.len() as u32, vec![5; tail.len() * 4]);
+        Record { key, last, length, tail, rows, hidden, text }
+    }
+
+    const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
+    const LAYOUT: Digest = Digest([9; 32]);
+
+    fn file(bytes: &[u8]) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_record_reads_back_as_what_was_written() {
+        for tail in [0, 1, 31] {
+            for hidden in [None, Some(vec![1.0, -0.0, f32::MAX])] {
+                for text in [None, Some(Digest([4; 32]))] {
+                    let record = record(tail, hidden.clone(), text);
+                    let (head, bytes) = encode(FINGERPRINT, LAYOUT, &record);
+                    assert_eq!(read(&file(&bytes)).unwrap(), (head.clone(), record));
+                    assert_eq!(Head::read(&file(&bytes)).unwrap(), head);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_other_length_is_noticed() {
+        let (_, bytes) = encode(FINGERPRINT, LAYOUT, &record(3, Some(vec![1.0]), None));
+        let flipped = file(&bytes);
+        for bit in 0..bytes.len() * 8 {
+            let at = bit / 8;
+            flipped.write_all_at(&[bytes[at] ^ (1 << (bit % 8))], at as u64).unwrap();
+            assert!(matches!(read(&flipped), Err(Fault::Damaged(_))), "bit {bit}");
+            flipped.write_all_at(&bytes[at..=at], at as u64).unwrap();
+        }
+        for len in (0..bytes.len()).chain([bytes.len() + 1]) {
+            let cut = file(&bytes);
+            cut.set_len(len as u64).unwrap();
+            assert!(matches!(read(&cut), Err(Fault::Damaged(_))), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_head_with_a_right_checksum_must_also_make_sense() {
+        let forged = |change: &dyn Fn(&mut Head)| {
+            let (mut head, _) = encode(FINGERPRINT, LAYOUT, &record(3, Some(vec![1.0]), None));
+            change(&mut head);
+            let bytes = head.encode();
+            let len = head.file_len().unwrap();
+            Head::decode(&bytes, len).unwrap_err()
+        };
+        assert_eq!(forged(&|head| head.length += 1), Damage::Field("tokens"));
+        assert_eq!(forged(&|head| head.complete = false), Damage::Field("flags"));
+        assert_eq!(forged(&|head| head.tail[0] += 1), Damage::Key(0));
+        assert_eq!(forged(&|head| head.last.0[0] ^= 1), Damage::Key(0));
+        assert_eq!(forged(&|head| head.fingerprint.0[0] ^= 1), Damage::Key(0));
+    }
+
+    #[test]
+    fn sizes_are_compared_with_the_file_before_memory_is_asked_for() {
+        let (mut head, _) = encode(FINGERPRINT, LAYOUT, &record(3, Some(vec![1.0]), None));
+        let len = head.file_len().unwrap();
+        head.rows = 1 << 40;
+        let mut bytes = head.encode();
+        bytes[16..24].copy_from_slice(&len.to_le_bytes());
+        let end = head_len(3) - SUM;
+        let sum = checksum(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum);
+        assert!(matches!(Head::decode(&bytes, len), Err(Damage::Length { .. })));
+    }
+}

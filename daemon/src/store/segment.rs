@@ -293,3 +293,150 @@ fn expect_zeros(bytes: &[u8], end: u64) -> Result<(), Damage> {
     let zero = bytes.iter().all(|byte| *byte == 0);
     zero.then_some(()).ok_or(Damage::Padding(end))
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::kv::block::Part;
+    use crate::kv::key::chain;
+    use crate::sys::memory::Slab;
+    use std::sync::Arc;
+
+    const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
+
+    /// Three blocks of two parts, of lengths that need padding.
+    fn blocks() -> Vec<Block> {
+        let tokens: Vec<u32> = (0..96).collect();
+        let mut parent = BlockKey::root(&FINGERPRINT);
+        let (chunks, _) = tokens.as_chunks();
+        let block = |(tokens, key): (&BlockTokens, BlockKey)| {
+            let parts = [part(100, key.0[0]), part(65, key.0[1])];
+            let block = Block { key, parent, tokens: *tokens, parts: Box::new(parts) };
+            parent = key;
+            block
+        };
+        chunks.iter().zip(chain(&FINGERPRINT, &tokens)).map(block).collect()
+    }
+
+    fn part(len: usize, fill: u8) -> Arc<Part> {
+        let mut slot = Slab::new(len).take().unwrap();
+        slot.bytes_mut()[..len].fill(fill);
+        Arc::new(Part::Heap(slot, len))
+    }
+
+    fn header() -> Header {
+        Header::of(FINGERPRINT, Digest([9; 32]), &blocks().iter().collect::<Vec<_>>())
+    }
+
+    fn file() -> Vec<u8> {
+        let header = header();
+        let mut file = header.encode();
+        file.resize(header.file_len as usize, 0);
+        for (block, head) in blocks().iter().zip(&header.blocks) {
+            for (part, extent) in block.parts.iter().zip(&head.parts) {
+                file[extent.range()].copy_from_slice(part.bytes());
+            }
+        }
+        file
+    }
+
+    /// Everything that a loader checks.
+    fn check(file: &[u8]) -> Result<Header, Damage> {
+        let header = Header::decode(file, file.len() as u64)?;
+        header.check_padding(file)?;
+        for block in 0..header.blocks.len() {
+            (0..2).try_for_each(|part| header.check_part(file, block, part))?;
+        }
+        Ok(header)
+    }
+
+    /// Changes the header and makes its checksum right again.
+    fn forged(change: impl Fn(&mut Vec<u8>)) -> Result<Header, Damage> {
+        let mut bytes = file();
+        change(&mut bytes);
+        let end = header_len(3, 2) - SUM;
+        let sum = checksum(&bytes[..end]);
+        bytes[end..end + SUM].copy_from_slice(&sum);
+        check(&bytes)
+    }
+
+    #[test]
+    fn a_header_reads_back_as_what_was_written() {
+        assert_eq!(check(&file()), Ok(header()));
+    }
+
+    #[test]
+    fn data_starts_at_a_page_and_parts_at_cache_lines_class_by_class() {
+        let header = header();
+        let offsets = |part: usize| header.blocks.iter().map(move |head| head.parts[part].offset);
+        assert_eq!(header.data_start() % DATA_ALIGN, 0);
+        let all: Vec<u64> = offsets(0).chain(offsets(1)).collect();
+        assert_eq!(all[0], header.data_start());
+        assert!(all.is_sorted() && all.iter().all(|offset| offset % 64 == 0));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let mut file = file();
+        for bit in 0..file.len() * 8 {
+            file[bit / 8] ^= 1 << (bit % 8);
+            assert!(check(&file).is_err(), "bit {bit}");
+            file[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn every_other_length_is_noticed() {
+        let mut longer = file();
+        longer.push(0);
+        let right = longer.len() - 1;
+        for len in (0..=longer.len()).filter(|len| *len != right) {
+            assert!(Header::decode(&longer[..len], len as u64).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_header_with_a_right_checksum_must_also_make_sense() {
+        let block = |index: usize| PREFIX + index * (192 + 2 * 48);
+        let put = |at: usize, value: u64| {
+            move |bytes: &mut Vec<u8>| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes())
+        };
+        assert_eq!(forged(|bytes| bytes[8] = 2), Err(Damage::Version { found: 2, known: 1 }));
+        assert_eq!(forged(|bytes| bytes[20] = 1), Err(Damage::Field("reserved")));
+        assert_eq!(forged(put(32, 0)), Err(Damage::Field("start of the data")));
+        assert_eq!(forged(|bytes| bytes[block(1) + 64] ^= 1), Err(Damage::Key(1)));
+        let first_place = block(0) + 192;
+        assert_eq!(forged(put(first_place, 0)), Err(Damage::Place { block: 0, part: 0 }));
+        let huge = forged(put(first_place + 8, u64::MAX));
+        assert_eq!(huge, Err(Damage::Field("part length")));
+        assert!(matches!(forged(put(block(2) + 192 + 48 + 8, 200)), Err(Damage::Length { .. })));
+    }
+
+    #[test]
+    fn counts_are_refused_before_memory_is_asked_for() {
+        let count = |at: usize, value: u32| {
+            let mut bytes = file();
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            Header::decode(&bytes, bytes.len() as u64)
+        };
+        for value in [0, MOST_BLOCKS + 1, u32::MAX] {
+            assert!(matches!(count(12, value), Err(Damage::Count { what: "blocks", .. })));
+        }
+        for value in [0, MOST_PARTS + 1, u32::MAX] {
+            assert!(matches!(count(16, value), Err(Damage::Count { what: "parts", .. })));
+        }
+        assert_eq!(count(12, MOST_BLOCKS), Err(Damage::Field("start of the data")));
+    }
+
+    #[test]
+    fn blocks_of_other_chains_cannot_be_put_together() {
+        let swap = |bytes: &mut Vec<u8>| {
+            let size = 192 + 2 * 48;
+            let (a, b) = bytes[PREFIX..PREFIX + 3 * size].split_at_mut(2 * size);
+            // Key, parent and tokens; the places stay.
+            a[..192].swap_with_slice(&mut b[..192]);
+        };
+        assert_eq!(forged(swap), Err(Damage::Chain(1)));
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Settings;
@@ -10,6 +10,7 @@ use super::catalogue::{Catalogue, Farewell, FileId};
 use super::contents::examine;
 use super::damage::{Damage, Fault};
 use super::name::{Name, QUARANTINED, VERSION_DIR, fields_name};
+use super::shelf::Precedence;
 use super::stats::Tally;
 use crate::kv::key::ShortKey;
 
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     pub(super) tally: Tally,
     /// Set when the store closes: the moment after which queued work is dropped.
     pub(super) closing: OnceLock<Instant>,
+    /// Whether the digest files were read.
+    surveyed: Once,
     root: PathBuf,
     /// The daemon's one lock. Never held over I/O.
     catalogue: Mutex<Catalogue>,
@@ -75,6 +78,7 @@ impl Shared {
             tuning,
             tally: Tally::default(),
             closing: OnceLock::new(),
+            surveyed: Once::new(),
         }
     }
 
@@ -110,24 +114,31 @@ impl Shared {
         Some((entry.family, entry.name, self.path(entry.family, entry.name)))
     }
 
-    /// Reads the headers of files that nobody has read yet.
-    pub(super) fn read_headers(&self, ids: &[FileId]) {
+    /// Reads the headers of files that nobody has read yet. `false` when the system could not
+    /// read one.
+    pub(super) fn read_headers(&self, ids: &[FileId]) -> bool {
+        let mut readable = true;
         for id in ids {
             let unread = self.catalogue().entry(*id).is_some_and(|entry| entry.contents.is_none());
             let Some((family, name, path)) = self.locate(*id).filter(|_| unread) else { continue };
             match examine(&path, family, name) {
                 Ok(found) => {
                     self.tally.writes.born(found.born, found.bytes);
-                    let superfluous = self.catalogue().learn(*id, found);
+                    let superfluous = self.catalogue().learn(*id, found, Precedence::Longest);
                     superfluous.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
                 }
-                Err(fault) => self.report(*id, &fault),
+                Err(fault) => {
+                    readable &= !matches!(fault, Fault::Io(_));
+                    self.report(*id, &fault);
+                }
             }
         }
+        readable
     }
 
     /// Reads the headers of the next few files. Whether any are left.
     pub(super) fn read_some_headers(&self, most: usize) -> bool {
+        self.surveyed.call_once(|| self.read_fields());
         let unread = self.catalogue().unread(most);
         self.read_headers(&unread);
         !unread.is_empty()
@@ -156,6 +167,7 @@ impl Shared {
                 let path = self.locate(id).map(|(.., path)| path);
                 tracing::warn!(?path, %error, "cannot read a cache file");
                 self.tally.read_errors.add(1);
+                self.catalogue().skip(id);
             }
             Fault::Mappings(_) => {}
         }

@@ -32,6 +32,17 @@ pub(super) struct Shelf {
 pub(super) struct Place {
     pub(super) file: FileId,
     pub(super) index: u32,
+    /// Blocks of the file.
+    run: u32,
+}
+
+/// Which of two files a block is looked for in when both hold it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Precedence {
+    /// The new one: it was written to replace the other.
+    Newest,
+    /// The one with more blocks: it was merged from the other, and a crash left both.
+    Longest,
 }
 
 /// What follows one block, in the order of tokens, so that the nearest neighbours of a prompt in
@@ -78,15 +89,28 @@ impl Shelf {
         self.branches.entry(name.parent()).or_default().unread.insert(id);
     }
 
-    /// Files what a file holds. Returns the files that held the same blocks.
-    pub(super) fn learn(&mut self, id: FileId, contents: &Contents) -> BTreeSet<FileId> {
+    /// Files what a file holds. Returns the other files that hold some of the same blocks.
+    pub(super) fn learn(
+        &mut self,
+        id: FileId,
+        contents: &Contents,
+        precedence: Precedence,
+    ) -> BTreeSet<FileId> {
         let branches = self.branches.entry(contents.parent().short()).or_default();
         branches.learn(id, contents);
-        let place = |(index, key): (usize, &BlockKey)| {
-            let place = Place { file: id, index: index as u32 };
-            self.blocks.insert(key.short(), place).map(|old| old.file)
-        };
-        contents.keys().iter().enumerate().filter_map(place).collect()
+        let run = contents.keys().len() as u32;
+        let mut others = BTreeSet::new();
+        for (key, index) in contents.keys().iter().zip(0..) {
+            let place = Place { file: id, index, run };
+            let kept = self.blocks.entry(key.short()).or_insert(place);
+            if kept.file != id {
+                others.insert(kept.file);
+                if precedence == Precedence::Newest || run > kept.run {
+                    *kept = place;
+                }
+            }
+        }
+        others
     }
 
     /// Takes a file away.

@@ -45,6 +45,7 @@ impl Order {
 
 /// The writer's thread: serves orders until it is told to close.
 pub(super) fn run(shared: &Shared, orders: &Receiver<Order>) {
+    shared.drop_other_versions();
     let mut cleaned = Instant::now();
     loop {
         match orders.recv_timeout(HOUSEKEEPING) {
@@ -108,11 +109,11 @@ impl Shared {
             self.count(unwritten);
         }
         let durable = result.is_ok() && save.is_durable() && self.sync_chain(&save);
+        self.tally.queue_bytes.sub(bytes as u64);
         (save.published)(blocks_of(&published));
         if let Durability::Durable(reply) = save.durability {
             reply(durable);
         }
-        self.tally.queue_bytes.sub(bytes as u64);
     }
 
     /// Remembers what a prompt begins with before anything of it is written: the next prompt may

@@ -15,7 +15,7 @@ use crate::kv::record::Record;
 use crate::store::open::open_tuned;
 use crate::store::shared::Tuning;
 use crate::store::{
-    Durability, Family, Restore, Restored, Save, Settings, StoreHandle, StoreThreads,
+    Durability, Family, OpenError, Restore, Restored, Save, Settings, StoreHandle, StoreThreads,
 };
 use crate::sys::memory::Slab;
 
@@ -54,7 +54,7 @@ impl Kit {
 
     pub(super) fn reopen(&mut self) {
         self.close();
-        let (handle, threads) = open_tuned(self.settings.clone(), self.tuning.clone()).unwrap();
+        let (handle, threads) = take_over(&self.settings, &self.tuning);
         (self.handle, self.threads) = (handle, Some(threads));
     }
 
@@ -110,6 +110,19 @@ impl Kit {
         let mut files = self.files();
         files.retain(|path| path.extension().is_some_and(|found| found == extension));
         files
+    }
+}
+
+/// Opens a store that was just closed. The lock may live on for a moment in a child that another
+/// test is about to turn into its own process.
+pub(super) fn take_over(settings: &Settings, tuning: &Tuning) -> (StoreHandle, StoreThreads) {
+    let mut attempts = 0;
+    loop {
+        match open_tuned(settings.clone(), tuning.clone()) {
+            Err(OpenError::Held { .. }) if attempts < 1000 => attempts += 1,
+            opened => return opened.unwrap(),
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

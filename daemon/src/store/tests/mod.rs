@@ -3,4 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod kit;
+
+mod branches;
+mod budget;
+mod crash;
+mod damage;
+mod full;
+mod relative;
+mod remove;
+mod rewrite;
 mod roundtrip;
+mod start;
