@@ -26,9 +26,10 @@ mod fold;
 use std::ops::Range;
 
 use crate::attend::fold::Fold;
+use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::linear::even;
-use crate::pool::{Disjoint, Pool};
+use crate::pool::Pool;
 
 /// Tokens of a block.
 pub const BLOCK: usize = 32;

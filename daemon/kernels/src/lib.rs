@@ -43,6 +43,7 @@ compile_error!("cached keys and values are little-endian bytes and are computed 
 pub mod act;
 pub mod attend;
 pub mod convert;
+mod disjoint;
 pub mod elementary;
 pub mod isa;
 pub mod lanes;

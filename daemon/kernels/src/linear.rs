@@ -9,11 +9,12 @@
 use std::ops::Range;
 
 use crate::convert::{BF16, F16};
+use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::{Format, Matrix};
 use crate::panel::{Affine, Packed, Plain, RUN, multiply_on};
-use crate::pool::{Disjoint, Pool};
+use crate::pool::Pool;
 
 /// Rows that pass over a panel together.
 const STRIP: usize = 6;

@@ -13,16 +13,22 @@
 //! The packed copy is the only one: a matrix never looks at its source again, so a model file that
 //! is overwritten in place cannot mix with it.
 
+mod buffer;
+mod tile;
+
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
 
 use crate::convert::{BF16, F16, Narrow};
+use crate::disjoint::Disjoint;
 use crate::lanes::{LANES, Lanes};
-use crate::pool::{Disjoint, Pool};
+use crate::matrix::buffer::Buffer;
+pub use crate::matrix::tile::Tile;
+use crate::pool::Pool;
 
 /// How the weights of a matrix are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,82 +262,6 @@ impl std::fmt::Debug for Matrix {
     }
 }
 
-/// Up to sixteen output rows of a matrix being built.
-#[derive(Debug)]
-pub struct Tile<'a> {
-    rows: usize,
-    k: usize,
-    format: Format,
-    weights: &'a mut [u8],
-    scales: &'a mut [Lanes],
-    mins: &'a mut [Lanes],
-}
-
-impl Tile<'_> {
-    /// How many rows the tile wants: 16, or fewer at the end of a matrix.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Packs rows `[rows][K]` of f32.
-    ///
-    /// # Panics
-    /// When the matrix has another format, or a length does not fit.
-    pub fn f32(&mut self, rows: &[f32]) {
-        assert_eq!(self.format, Format::F32, "the format of the matrix");
-        self.pack(rows);
-    }
-
-    /// Packs rows `[rows][K]` of f16 bits.
-    ///
-    /// # Panics
-    /// When the matrix has another format, or a length does not fit.
-    pub fn f16(&mut self, rows: &[u16]) {
-        assert_eq!(self.format, Format::F16, "the format of the matrix");
-        self.pack(rows);
-    }
-
-    /// Packs rows `[rows][K]` of bf16 bits.
-    ///
-    /// # Panics
-    /// When the matrix has another format, or a length does not fit.
-    pub fn bf16(&mut self, rows: &[u16]) {
-        assert_eq!(self.format, Format::BF16, "the format of the matrix");
-        self.pack(rows);
-    }
-
-    /// Packs rows of quants `[rows][K]` with scales, and minima where the format has them,
-    /// `[rows][K / group]`.
-    ///
-    /// # Panics
-    /// When the matrix has another format, or a length does not fit.
-    pub fn affine(&mut self, q: &[i8], scale: &[f32], min: Option<&[f32]>) {
-        let Format::Affine { min: wants_min, .. } = self.format else {
-            panic!("quants for a matrix of {:?}", self.format);
-        };
-        assert_eq!(min.is_some(), wants_min, "minima where the format has them");
-        self.pack(q);
-        interleave(scale, self.rows, self.scales);
-        interleave(min.unwrap_or(&[]), self.rows, self.mins);
-    }
-
-    fn pack<T: Pod>(&mut self, rows: &[T]) {
-        assert_eq!(rows.len(), self.rows * self.k, "{} rows of {}", self.rows, self.k);
-        interleave(rows, self.rows, bytemuck::cast_slice_mut(self.weights));
-    }
-}
-
-/// `to[k][row] = from[row][k]`; lanes without a row keep their zeros.
-fn interleave<T: Copy>(from: &[T], rows: usize, to: &mut [[T; LANES]]) {
-    let width = to.len();
-    assert_eq!(from.len(), rows * width, "{rows} rows of {width}");
-    for (lane, row) in from.chunks_exact(width.max(1)).enumerate() {
-        for (to, &x) in to.iter_mut().zip(row) {
-            to[lane] = x;
-        }
-    }
-}
-
 /// One row of a tile.
 fn gather<E: Narrow>(tile: &[[E; LANES]], lane: usize, out: &mut [f32]) {
     for (out, weights) in out.iter_mut().zip(tile) {
@@ -353,33 +283,6 @@ fn build_here(
     });
     match built {
         Ok(matrix) => matrix,
-    }
-}
-
-/// Bytes aligned to a cache line, zeroed and untouched until packed.
-struct Buffer(Box<[Line]>);
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-impl Buffer {
-    fn zeroed(bytes: usize) -> Buffer {
-        Buffer(bytemuck::zeroed_slice_box(bytes.div_ceil(size_of::<Line>())))
-    }
-
-    fn bytes(&self) -> usize {
-        size_of_val(&*self.0)
-    }
-
-    /// As many whole `T` as fit.
-    #[inline(always)]
-    fn cast<T: Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(&self.0)
-    }
-
-    fn cast_mut<T: Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(&mut self.0)
     }
 }
 
