@@ -12,6 +12,7 @@ use bytesize::ByteSize;
 use clap::{Parser, Subcommand, ValueEnum};
 use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
+use tinygpt_proto::socket::SocketPath;
 
 use crate::kv::codec::Codec;
 use crate::kv::index::Budget;
@@ -286,10 +287,7 @@ impl TryFrom<File> for Config {
             other => bail!("device {other:?} is not in this version; auto and cpu are"),
         }
         let codec = file.kv_dtype.as_deref().map_or(Ok(Codec::default()), str::parse)?;
-        let socket = match &file.socket {
-            Some(path) => path.clone(),
-            None => tinygpt_proto::socket::default_path()?,
-        };
+        let socket = SocketPath::resolve(file.socket.as_deref())?.path().to_owned();
         let store = store_settings(&file, &socket)?;
         let models = models(file.model.unwrap_or_default(), codec)?;
         let span = |text: &Option<String>| text.as_deref().map(humantime::parse_duration);
@@ -327,7 +325,7 @@ fn store_settings(file: &File, socket: &Path) -> anyhow::Result<Option<store::Se
     }
     let dir = match &file.cache_dir {
         Some(dir) => dir.clone(),
-        None => etcetera::choose_base_strategy()?.cache_dir().join("tinygpt"),
+        None => default_cache_parent()?.join("tinygpt"),
     };
     Ok(Some(store::Settings {
         dir,
@@ -338,6 +336,14 @@ fn store_settings(file: &File, socket: &Path) -> anyhow::Result<Option<store::Se
         minimum_tokens: 64,
         socket: socket.to_owned(),
     }))
+}
+
+/// The user's directory for caches.
+///
+/// # Errors
+/// When the user has no home directory.
+pub fn default_cache_parent() -> anyhow::Result<PathBuf> {
+    Ok(etcetera::choose_base_strategy()?.cache_dir())
 }
 
 /// `NAME=PATH`, or a path whose stem is the name; the built-in model when there is none.

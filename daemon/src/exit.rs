@@ -41,6 +41,19 @@ impl Exit {
     }
 }
 
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Done => "done",
+            Self::Usage => "wrong usage",
+            Self::Model => "a model cannot be loaded",
+            Self::Internal => "an internal error",
+            Self::Create => "something cannot be created",
+            Self::Busy => "another daemon is running",
+        })
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit.code())

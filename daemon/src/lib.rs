@@ -1,1 +1,158 @@
-//! Under construction.
+//! tinygptd: a daemon that owns language models and their persistent, shared KV caches.
+//!
+//! Several agent processes on one machine load the same model and prefill the same long prompt.
+//! The daemon ends that: it loads once, and it keeps what attention computed from each prompt as
+//! a chain of immutable blocks that live in memory and on disk with the same bytes. A prompt that
+//! begins like an earlier one starts where the two part; the same prompt again runs no layer.
+//!
+//! The promise that everything else serves: a cached answer equals an uncached one, bit for bit,
+//! whatever ran beside it.
+//!
+//! Modules in reading order, each importing only what stands below it (a test holds them to it):
+//!
+//! * [`service`] speaks gRPC over Unix sockets and is the only place that knows it, and text;
+//! * [`text`] turns text into token ids and back;
+//! * [`engine`] owns a model and all its sequences on one thread;
+//! * [`model`] reads model files and runs their architectures;
+//! * [`store`] keeps blocks on disk;
+//! * [`kv`] is the blocks themselves, their names and their index;
+//! * [`sys`] is the operating system; the arithmetic is in the crate `tinygpt_kernels`.
+//!
+//! [`config`] resolves what the user wants, and [`run`] puts it all together.
+
+pub mod config;
+pub mod exit;
+pub mod install;
+pub mod self_check;
+
+pub mod service;
+pub mod text;
+pub mod engine;
+pub mod model;
+pub mod store;
+pub mod kv;
+pub mod sys;
+
+use std::future::Future;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use tinygpt_kernels::Pool;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnixListenerStream;
+
+use self::config::Config;
+use self::engine::{EngineHandle, State};
+use self::exit::Exit;
+use self::service::{Ended, Facts, Limits, LogFilter};
+use self::store::StoreHandle;
+
+/// An engine that is silent for longer no longer counts as alive.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Serves `listeners` until `shutdown`, and says how the process is to end.
+///
+/// # Errors
+/// When threads cannot be started or connections cannot be served.
+pub async fn run(
+    config: Config,
+    listeners: Vec<UnixListener>,
+    store: Option<StoreHandle>,
+    logs: Option<LogFilter>,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<Exit> {
+    let engines = start_engines(&config, store.as_ref())?;
+    let facts = Facts {
+        socket: Some(config.socket.clone()),
+        cache_dir: config.store.as_ref().map(|store| store.dir.clone()),
+        started: SystemTime::now(),
+        threads: config.threads.get(),
+        engine: config.engine.clone(),
+    };
+    let daemon = service::Daemon::new(engines.clone(), store, facts, logs);
+    let limits = Limits { grace: config.grace, idle_exit: config.idle_exit };
+    let incoming = merge(listeners)?;
+    sys::supervisor::ready();
+    let ended = tokio::select! {
+        ended = service::serve(daemon, incoming, shutdown, limits) => ended?,
+        words = first_failure(&engines) => {
+            tracing::error!("{words}");
+            return Ok(Exit::Model);
+        }
+        never = watchdog(&engines) => match never {},
+    };
+    sys::supervisor::stopping();
+    Ok(if ended == Ended::Poisoned { Exit::Internal } else { Exit::Done })
+}
+
+/// Starts an engine for each model, all on one compute pool.
+///
+/// # Errors
+/// When the system refuses a thread.
+pub fn start_engines(
+    config: &Config,
+    store: Option<&StoreHandle>,
+) -> anyhow::Result<Vec<EngineHandle>> {
+    let pool = Arc::new(Pool::new(config.threads));
+    let start = |source: &engine::Source| {
+        let (settings, pool) = (config.engine.clone(), Arc::clone(&pool));
+        let (handle, _thread) = engine::spawn(settings, source.clone(), pool, store.cloned())?;
+        Ok(handle)
+    };
+    let engines: std::io::Result<Vec<_>> = config.models.iter().map(start).collect();
+    engines.context("cannot start an engine")
+}
+
+/// All connections, wherever they come in.
+fn merge(
+    listeners: Vec<UnixListener>,
+) -> anyhow::Result<impl tokio_stream::Stream<Item = std::io::Result<tokio::net::UnixStream>>> {
+    let mut streams = tokio_stream::StreamMap::new();
+    for (at, listener) in listeners.into_iter().enumerate() {
+        let listener = tokio::net::UnixListener::from_std(listener);
+        streams.insert(at, UnixListenerStream::new(listener.context("cannot use a listener")?));
+    }
+    Ok(streams.map(|(_, connection)| connection))
+}
+
+/// Waits until a model cannot be loaded for the first time; models that fail to reload later
+/// leave the others serving.
+async fn first_failure(engines: &[EngineHandle]) -> String {
+    for engine in engines {
+        let mut state = engine.state();
+        let settled = state.wait_for(|state| !matches!(state, State::Loading)).await;
+        if let Ok(State::Failed(words)) = settled.as_deref() {
+            return words.clone();
+        }
+    }
+    std::future::pending().await
+}
+
+/// Tells the supervisor for as long as every engine beats.
+async fn watchdog(engines: &[EngineHandle]) -> std::convert::Infallible {
+    let Some(interval) = sys::supervisor::watchdog_interval() else {
+        return std::future::pending().await;
+    };
+    loop {
+        if engines.iter().all(|engine| engine.silence() < SILENCE) {
+            sys::supervisor::alive();
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// The default place for caches, made with its parents when it is the one that is used.
+///
+/// # Errors
+/// When the user's cache directory cannot be made.
+pub fn prepare_default_cache(dir: &std::path::Path) -> anyhow::Result<()> {
+    let base: PathBuf = config::default_cache_parent()?;
+    if dir.parent() == Some(base.as_path()) {
+        let made = std::fs::create_dir_all(&base);
+        made.with_context(|| format!("cannot create {}", base.display()))?;
+    }
+    Ok(())
+}

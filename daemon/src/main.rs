@@ -1,2 +1,171 @@
-//! Under construction.
-fn main() {}
+//! The daemon's process: arguments, logging, sockets, runtime, exit code.
+
+use std::io::IsTerminal;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser};
+use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
+use tinygptd::exit::Exit;
+use tinygptd::install::{self, Installation, Supervisor};
+use tinygptd::service::LogFilter;
+use tinygptd::store::{self, OpenError, StoreHandle, StoreThreads};
+use tinygptd::sys::lock::LockError;
+use tinygptd::sys::socket::{self, SocketError, SocketFile};
+use tinygptd::sys::supervisor;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
+
+fn main() -> ExitCode {
+    // Takes descriptors out of the environment: before any thread.
+    let inherited = supervisor::inherited_listeners();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help goes to stdout, errors to stderr; nobody is left to tell when that fails.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+        }
+    };
+    let ended = match args.command {
+        Some(command) => obey(command),
+        None => inherited.context("cannot use inherited sockets").and_then(|s| start(args.serve, s)),
+    };
+    match ended {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("tinygptd: {error:#}");
+            code(&error).into()
+        }
+    }
+}
+
+/// The exit code that an error stands for.
+fn code(error: &anyhow::Error) -> Exit {
+    match (error.downcast_ref::<SocketError>(), error.downcast_ref::<OpenError>()) {
+        (Some(SocketError::Lock(LockError::Held { .. }) | SocketError::InUse { .. }), _) => {
+            Exit::Busy
+        }
+        (_, Some(OpenError::Held { .. })) => Exit::Busy,
+        (Some(_), _) | (_, Some(_)) => Exit::Create,
+        _ => error.downcast_ref::<Exit>().copied().unwrap_or(Exit::Usage),
+    }
+}
+
+fn start(args: ServeArgs, inherited: Vec<UnixListener>) -> anyhow::Result<Exit> {
+    let self_check = args.self_check;
+    let config = Config::resolve(args)?;
+    let logs = log(&config)?;
+    if self_check {
+        let (store, _threads) = open_store(&config)?;
+        return tinygptd::self_check::run(&config, store);
+    }
+    let (listeners, _file) = listen(&config, inherited)?;
+    let (store, _threads) = open_store(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        let shutdown = shutdown()?;
+        tinygptd::run(config, listeners, store, Some(logs), shutdown).await
+    })
+}
+
+/// The supervisor's sockets, else one of our own, whose file goes when the daemon ends.
+fn listen(
+    config: &Config,
+    inherited: Vec<UnixListener>,
+) -> anyhow::Result<(Vec<UnixListener>, Option<SocketFile>)> {
+    if !inherited.is_empty() {
+        return Ok((inherited, None));
+    }
+    let (listener, file) = socket::bind(&config.socket)?;
+    tracing::info!(socket = %config.socket.display(), "listening");
+    Ok((vec![listener], Some(file)))
+}
+
+fn open_store(config: &Config) -> anyhow::Result<(Option<StoreHandle>, Option<StoreThreads>)> {
+    let Some(settings) = config.store.clone() else { return Ok((None, None)) };
+    tinygptd::prepare_default_cache(&settings.dir)?;
+    let (handle, threads) = store::open(settings)?;
+    Ok((Some(handle), Some(threads)))
+}
+
+/// Ends at the first SIGTERM or SIGINT; the second ends the process on the spot.
+fn shutdown() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    Ok(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        tokio::spawn(async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            std::process::exit(Exit::Done.code().into());
+        });
+    })
+}
+
+fn log(config: &Config) -> anyhow::Result<LogFilter> {
+    let filter = EnvFilter::try_new(&config.log);
+    let filter = filter.with_context(|| format!("cannot use log filter {:?}", config.log))?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = match config.log_format {
+        LogFormat::Json => fmt::layer().json().with_writer(std::io::stderr).boxed(),
+        LogFormat::Text => {
+            let colours = std::io::stderr().is_terminal();
+            fmt::layer().with_ansi(colours).with_writer(std::io::stderr).boxed()
+        }
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    Ok(handle)
+}
+
+#[expect(clippy::print_stdout, reason = "these commands exist to print")]
+fn obey(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Config(args) => print!("{}", Config::print(args)?),
+        Command::Install(args) => apply(installation(args)?.install(Supervisor::native()))?,
+        Command::Uninstall => {
+            apply(installation(ServeArgs::default())?.uninstall(Supervisor::native()))?;
+        }
+        Command::PrintPlist => print!("{}", installation(ServeArgs::default())?.plist()),
+        Command::Man => clap_mangen::Man::new(Args::command()).render(&mut std::io::stdout())?,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "tinygptd", &mut std::io::stdout());
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// This daemon, with these flags, for this user.
+fn installation(args: ServeArgs) -> anyhow::Result<Installation> {
+    let config = Config::resolve(args)?;
+    let home = etcetera::home_dir().context("the user has no home directory")?;
+    let models = config.models.iter().filter_map(|model| {
+        let path = model.path.as_ref()?;
+        Some(["--model".to_owned(), format!("{}={}", model.name, path.display())])
+    });
+    let mut arguments: Vec<String> = models.flatten().collect();
+    match &config.store {
+        Some(store) => arguments.extend(["--cache-dir".into(), store.dir.display().to_string()]),
+        None => arguments.push("--no-persist".into()),
+    }
+    Ok(Installation {
+        executable: std::env::current_exe().context("cannot find this program")?,
+        arguments,
+        socket: config.socket,
+        config: std::env::var_os("XDG_CONFIG_HOME").map_or(home.join(".config"), Into::into),
+        home,
+        user: rustix::process::getuid().as_raw(),
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the user sees what is done to the system")]
+fn apply(actions: Vec<install::Action>) -> anyhow::Result<()> {
+    install::apply(actions, install::run, |action| println!("{action}"))?;
+    Ok(())
+}

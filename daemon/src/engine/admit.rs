@@ -258,30 +258,8 @@ impl Engine {
             Lent::Tail(record, _) => self.index.touch_record(&record.key),
         };
         sequence.count_reuse(lent.rows(), source);
-        if sequence.observed.is_none() {
-            sequence.observed = Some(self.part_from(at, &lent));
-        }
-    }
-
-    /// How the prompt goes on differently from the relative that lent rows.
-    fn part_from(&self, at: usize, lent: &Lent) -> Reason {
-        let sequence = &self.sequences[at];
-        let start = sequence.kv.sealed().len() * BLOCK;
-        let ours = &sequence.job.tokens[start..];
-        let theirs = match lent {
-            Lent::Block(block, _) => &block.tokens[..],
-            Lent::Tail(record, _) => &record.tail[..],
-        };
-        let shared = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
-        if shared == ours.len() {
-            return Reason::NoRecord;
-        }
-        if shared == theirs.len() {
-            return Reason::Extended;
-        }
-        let mut parting = divergence(ours, theirs, shared);
-        parting.at += u32::try_from(start).unwrap_or(u32::MAX);
-        Reason::Diverged(parting)
+        let observed = part_from(sequence, &lent);
+        sequence.observed.get_or_insert(observed);
     }
 
     /// Tells the reader what is reused; once.
@@ -347,6 +325,26 @@ impl Sequence {
         };
         *counter += u32::try_from(tokens).unwrap_or(u32::MAX);
     }
+}
+
+/// How the prompt goes on differently from the relative that lends rows behind its blocks.
+fn part_from(sequence: &Sequence, lent: &Lent) -> Reason {
+    let start = sequence.kv.sealed().len() * BLOCK;
+    let ours = &sequence.job.tokens[start..];
+    let theirs = match lent {
+        Lent::Block(block, _) => &block.tokens[..],
+        Lent::Tail(record, _) => &record.tail[..],
+    };
+    let shared = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+    if shared == ours.len() {
+        return Reason::NoRecord;
+    }
+    if shared == theirs.len() {
+        return Reason::Extended;
+    }
+    let mut parting = divergence(ours, theirs, shared);
+    parting.at += u32::try_from(start).unwrap_or(u32::MAX);
+    Reason::Diverged(parting)
 }
 
 fn verdict(sequence: &Sequence) -> Verdict {

@@ -50,7 +50,7 @@ use self::flight::Claims;
 use self::handle::{Message, Shared};
 use self::history::History;
 use self::job::Done;
-use self::sequence::{Phase, SeqId, Sequence};
+use self::sequence::{SeqId, Sequence};
 use self::source::Loaded;
 use crate::kv::codec::Codec;
 use crate::kv::index::{Budget, Index};

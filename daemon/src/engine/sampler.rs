@@ -31,7 +31,7 @@ pub(super) fn choose(
 /// The token `id` with its log-probability under `logits [V]`, and the `top` likeliest.
 pub(super) fn describe(logits: &[f32], id: u32, top: Option<usize>) -> Token {
     let Some(top) = top else { return Token { id, logprob: None, top: Vec::new() } };
-    let total = sample::log_sum_exp(logits);
+    let total = sample::logsumexp(logits);
     let logprob = Some(logits[id as usize] - total);
     let top = likeliest(logits, top).into_iter().map(|(id, logit)| (id, logit - total)).collect();
     Token { id, logprob, top }

@@ -25,7 +25,7 @@ impl Gpt {
         let width = self.width();
         let mut x = ops::embed(&batch.tokens, &self.weights.token_embedding);
         for (row, position) in x.chunks_exact_mut(width).zip(ops::positions(batch, kv)) {
-            let learned = &self.weights.position_embedding[position * width..][..width];
+            let learned = &self.weights.position_embedding[position as usize * width..][..width];
             ops::add(row, learned);
         }
         x
@@ -48,7 +48,7 @@ impl Gpt {
 
         let normed = ops::norm(x, &block.norm2, config.eps);
         let mut inner = ops::linear(pool, &normed, &block.fc_in);
-        act::gelu(&mut inner);
+        act::gelu_erf(&mut inner);
         ops::add(x, &ops::linear(pool, &inner, &block.fc_out));
     }
 }

@@ -23,7 +23,7 @@ impl Llama {
             RopeLayout::HalfSplit => Convention::HalfSplit,
         };
         let (base, factors) = (f64::from(config.rope_base), config.rope_factors.as_deref());
-        let rope = Rope::new(config.head_dim, config.context, base, factors, convention);
+        let rope = Rope::new(convention, config.head_dim, base, factors, config.context);
         Self { weights, rope }
     }
 
@@ -41,8 +41,8 @@ impl Llama {
         let [mut q, mut k, v] =
             [&block.q, &block.k, &block.v].map(|w| ops::linear(pool, &normed, w));
         let positions = ops::positions(batch, kv);
-        self.rope.apply(&mut q, config.heads, &positions);
-        self.rope.apply(&mut k, config.kv_heads, &positions);
+        self.rope.apply(&mut q, config.heads, config.head_dim, &positions);
+        self.rope.apply(&mut k, config.kv_heads, config.head_dim, &positions);
         let attended = ops::attend(pool, layer, batch, kv, config.heads, [&q, &k, &v]);
         ops::add(x, &ops::linear(pool, &attended, &block.o));
 

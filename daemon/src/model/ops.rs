@@ -25,10 +25,11 @@ pub fn product(pool: &Pool, x: &[f32], weight: &Matrix, bias: Option<&[f32]>) ->
 
 /// RMSNorm, or LayerNorm where there is a bias: `out [T][C]`.
 pub fn norm(x: &[f32], layer: &Norm, eps: f32) -> Vec<f32> {
+    use tinygpt_kernels::norm::{layer_norm, rms_norm};
     let mut out = vec![0.0; x.len()];
     match &layer.bias {
-        Some(bias) => tinygpt_kernels::norm::layer_norm(x, &layer.weight, bias, eps, &mut out),
-        None => tinygpt_kernels::norm::rms_norm(x, &layer.weight, eps, &mut out),
+        Some(bias) => layer_norm(x, &layer.weight, Some(bias), eps, &mut out),
+        None => rms_norm(x, &layer.weight, eps, &mut out),
     }
     out
 }
@@ -48,12 +49,13 @@ pub fn embed(tokens: &[u32], embedding: &Matrix) -> Vec<f32> {
 }
 
 /// The position of each row of `batch`.
-pub fn positions(batch: &Batch, kv: &[&mut KvSeq]) -> Vec<usize> {
-    let position = |(slice, seq): (&Range<usize>, &&mut KvSeq)| {
+pub fn positions(batch: &Batch, kv: &[&mut KvSeq]) -> Vec<u32> {
+    let row = |position| u32::try_from(position).expect("a context has fewer than 2^32 positions");
+    let slice = |(slice, seq): (&Range<usize>, &&mut KvSeq)| {
         let first = seq.len();
-        (0..slice.len()).map(move |row| first + row)
+        (0..slice.len()).map(move |i| row(first + i))
     };
-    batch.slices.iter().zip(kv).flat_map(position).collect()
+    batch.slices.iter().zip(kv).flat_map(slice).collect()
 }
 
 /// Writes the rows' keys `k [T][G*D]` and values `v [T][G*D]` into the caches, then attends with

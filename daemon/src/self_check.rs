@@ -1,0 +1,136 @@
+//! `tinygptd --self-check`: is what is cached still what would be computed?
+//!
+//! A sample of cached prompts is answered twice, from the cache and without it, and the whole
+//! distribution of the next token is compared bit for bit. It needs the cache directory for
+//! itself, so the daemon must not be running.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use tokio::sync::mpsc;
+
+use crate::config::Config;
+use crate::engine::job::{Namespace, Persist, Policy, Sampling, Task, Token};
+use crate::engine::{EngineHandle, Event, Job, ModelInfo, State, job};
+use crate::exit::Exit;
+use crate::kv::codec::Codec;
+use crate::kv::key::Fields;
+use crate::store::{Entry, StoreHandle};
+
+/// Cached prompts that are compared.
+const SAMPLE: usize = 16;
+
+/// Compares a sample and reports on stderr; the exit code says whether all were equal.
+///
+/// # Errors
+/// When there is no cache, or a request fails.
+pub fn run(config: &Config, store: Option<StoreHandle>) -> anyhow::Result<Exit> {
+    let Some(store) = store else { bail!("nothing is persisted, so there is nothing to check") };
+    let engines = crate::start_engines(config, Some(&store))?;
+    let mut different = 0;
+    let mut checked = 0;
+    for engine in &engines {
+        let info = ready(engine)?;
+        for entry in store.list().into_iter().filter(|entry| entry.complete).take(SAMPLE) {
+            let Some(equal) = check(engine, &info, &store, &entry)? else { continue };
+            checked += 1;
+            different += usize::from(!equal);
+            let verdict = if equal { "equal" } else { "DIFFERENT" };
+            tracing::info!(key = %entry.key, tokens = entry.tokens, "{verdict}");
+        }
+        engine.drain(Instant::now());
+    }
+    tracing::info!(checked, different, "self-check");
+    Ok(if different == 0 { Exit::Done } else { Exit::Internal })
+}
+
+fn ready(engine: &EngineHandle) -> anyhow::Result<Arc<ModelInfo>> {
+    let mut state = engine.state();
+    loop {
+        match &*state.borrow_and_update() {
+            State::Ready(info) => return Ok(Arc::clone(info)),
+            State::Failed(words) => return Err(anyhow::anyhow!("{words}").context(Exit::Model)),
+            State::Poisoned => bail!("the engine died"),
+            State::Loading => {}
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Whether the cached prompt gives what computing it gives; `None` for chains of other models.
+fn check(
+    engine: &EngineHandle,
+    info: &ModelInfo,
+    store: &StoreHandle,
+    entry: &Entry,
+) -> anyhow::Result<Option<bool>> {
+    let Some(fields) = store.fields(&entry.fingerprint) else { return Ok(None) };
+    let Some((codec, namespace)) = family(info, &fields) else { return Ok(None) };
+    let Some(tokens) = store.tokens(&entry.fingerprint, &entry.key) else { return Ok(None) };
+    let tokens: Arc<[u32]> = tokens.into();
+    let next = |policy| next_token(engine, info, &tokens, codec, namespace, policy);
+    let (cached, computed) = (next(Policy::ReadOnly)?, next(Policy::Bypass)?);
+    Ok(Some(bits(&cached) == bits(&computed)))
+}
+
+/// The codec and namespace under which this model has `fields`, if it has them at all.
+fn family(info: &ModelInfo, fields: &Fields) -> Option<(Codec, Namespace)> {
+    let namespace = Namespace { identity: fields.identity, sub: fields.namespace };
+    let same = |codec: &Codec| info.fields(*codec, &namespace) == *fields;
+    Codec::ALL.into_iter().find(same).map(|codec| (codec, namespace))
+}
+
+fn next_token(
+    engine: &EngineHandle,
+    info: &ModelInfo,
+    tokens: &Arc<[u32]>,
+    codec: Codec,
+    namespace: Namespace,
+    policy: Policy,
+) -> anyhow::Result<Token> {
+    let (events, mut told) = mpsc::channel(job::EVENTS);
+    engine.submit(Job {
+        task: Task::Sample(whole_distribution(info.vocab)),
+        tokens: Arc::clone(tokens),
+        text: None,
+        namespace,
+        codec,
+        policy,
+        persist: Persist::No,
+        deadline: None,
+        received: Instant::now(),
+        generation: info.generation,
+        events,
+    })?;
+    while let Some(event) = told.blocking_recv() {
+        match event {
+            Event::Token(token) => return Ok(token),
+            Event::Failed(failure) => return Err(failure.into()),
+            _ => {}
+        }
+    }
+    None.context("the engine gave no token")
+}
+
+fn whole_distribution(vocab: usize) -> Sampling {
+    Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        logit_bias: Vec::new(),
+        seed: 0,
+        max_tokens: 1,
+        stop_tokens: Vec::new(),
+        logprobs: Some(vocab),
+        constraint: None,
+    }
+}
+
+fn bits(token: &Token) -> Vec<(u32, u32)> {
+    token.top.iter().map(|(id, logprob)| (*id, logprob.to_bits())).collect()
+}

@@ -1,0 +1,245 @@
+//! An engine in this process, and requests to it.
+#![allow(dead_code, reason = "each test file uses its part")]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tinygpt_kernels::Pool;
+use tinygptd::engine::job::{
+    Done, Event, Failure, Job, Namespace, Persist, Policy, Reuse, Sampling, Task, Token,
+};
+use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
+use tinygptd::kv::codec::Codec;
+use tinygptd::kv::index::Budget;
+use tinygptd::kv::key::Digest;
+use tinygptd::store::{self, StoreHandle};
+use tokio::sync::mpsc;
+
+/// What an engine runs with.
+pub struct Setup {
+    pub threads: usize,
+    pub cache: Option<PathBuf>,
+    pub source: Source,
+    pub heap: usize,
+    pub active: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let source = Source { name: "builtin".into(), path: None, codec: Codec::F16 };
+        Self { threads: 2, cache: None, source, heap: 1 << 30, active: 1 << 30 }
+    }
+}
+
+/// A running engine; dropping it ends it.
+pub struct Running {
+    pub handle: EngineHandle,
+    thread: Option<std::thread::JoinHandle<()>>,
+    pub store: Option<StoreHandle>,
+    _threads: Option<store::StoreThreads>,
+}
+
+pub fn settings(dir: &Path) -> store::Settings {
+    store::Settings {
+        dir: dir.to_owned(),
+        disk_budget: 1 << 30,
+        free_floor: 0,
+        daily_writes: None,
+        mappings: 64,
+        minimum_tokens: 64,
+        socket: dir.join("socket"),
+    }
+}
+
+impl Setup {
+    pub fn on_disk(dir: &Path) -> Self {
+        Self { cache: Some(dir.to_owned()), ..Self::default() }
+    }
+
+    pub fn start(self) -> Running {
+        let opened = self.cache.as_deref().map(|dir| store::open(settings(dir)).unwrap());
+        let (store, threads) = opened.unzip();
+        let settings = engine::Settings {
+            queue: 64,
+            active_budget: self.active,
+            cache_budget: Budget { heap: self.heap, mappings: 64 },
+            stall: Duration::from_secs(10),
+        };
+        let pool = Arc::new(Pool::new(NonZeroUsize::new(self.threads).unwrap()));
+        let (handle, thread) = engine::spawn(settings, self.source, pool, store.clone()).unwrap();
+        let running = Running { handle, thread: Some(thread), store, _threads: threads };
+        running.info();
+        running
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.drain(Instant::now());
+        self.thread.take().unwrap().join().unwrap();
+        if let Some(store) = &self.store {
+            store.flush();
+        }
+    }
+}
+
+/// A finished request.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub tokens: Vec<Token>,
+    pub reuse: Reuse,
+    pub done: Done,
+}
+
+impl Reply {
+    pub fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    /// Every probability of every position, as bits.
+    pub fn bits(&self) -> Vec<Vec<(u32, u32)>> {
+        let bits = |token: &Token| token.top.iter().map(|(id, p)| (*id, p.to_bits())).collect();
+        self.tokens.iter().map(bits).collect()
+    }
+}
+
+/// A request being made.
+#[derive(Clone)]
+pub struct Ask {
+    pub prompt: Vec<u32>,
+    pub max_tokens: u32,
+    pub policy: Policy,
+    pub persist: Persist,
+    pub codec: Codec,
+    pub sub: &'static str,
+    pub deadline: Option<Duration>,
+}
+
+impl Ask {
+    pub fn new(prompt: &[u32]) -> Self {
+        Self {
+            prompt: prompt.to_vec(),
+            max_tokens: 4,
+            policy: Policy::Use,
+            persist: Persist::Behind,
+            codec: Codec::F16,
+            sub: "",
+            deadline: None,
+        }
+    }
+
+    pub fn tokens(self, max_tokens: u32) -> Self {
+        Self { max_tokens, ..self }
+    }
+
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    pub fn persist(self, persist: Persist) -> Self {
+        Self { persist, ..self }
+    }
+
+    pub fn codec(self, codec: Codec) -> Self {
+        Self { codec, ..self }
+    }
+}
+
+pub fn greedy(max_tokens: u32) -> Sampling {
+    Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        logit_bias: Vec::new(),
+        seed: 1,
+        max_tokens,
+        stop_tokens: Vec::new(),
+        logprobs: Some(256),
+        constraint: None,
+    }
+}
+
+impl Running {
+    pub fn info(&self) -> Arc<ModelInfo> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            match &*self.handle.state().borrow() {
+                State::Ready(info) => return Arc::clone(info),
+                State::Loading => {}
+                State::Failed(words) => panic!("the model does not load: {words}"),
+                State::Poisoned => panic!("the engine is poisoned"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("the model is not ready after a minute");
+    }
+
+    /// Submits without waiting.
+    pub fn submit(&self, ask: &Ask) -> mpsc::Receiver<Event> {
+        let (events, receiver) = mpsc::channel(engine::job::EVENTS);
+        let job = Job {
+            task: Task::Sample(greedy(ask.max_tokens)),
+            tokens: Arc::from(&ask.prompt[..]),
+            text: None,
+            namespace: Namespace {
+                identity: Digest::of("identity", b"me"),
+                sub: Digest::of("namespace", ask.sub.as_bytes()),
+            },
+            codec: ask.codec,
+            policy: ask.policy,
+            persist: ask.persist,
+            deadline: ask.deadline.map(|deadline| Instant::now() + deadline),
+            received: Instant::now(),
+            generation: self.info().generation,
+            events,
+        };
+        self.handle.submit(job).unwrap();
+        receiver
+    }
+
+    pub fn ask(&self, ask: &Ask) -> Reply {
+        collect(self.submit(ask)).unwrap()
+    }
+
+    /// Waits until the writer has nothing left to do.
+    pub fn flush(&self) {
+        if let Some(store) = &self.store {
+            store.flush();
+        }
+    }
+}
+
+pub fn collect(mut events: mpsc::Receiver<Event>) -> Result<Reply, Failure> {
+    let (mut tokens, mut admitted) = (Vec::new(), None);
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Admitted(told) => admitted = Some(told.reuse),
+            Event::Progress { .. } => {}
+            Event::Token(token) | Event::Scored(token) => tokens.push(token),
+            Event::Done(done) => {
+                let reuse = done.reuse.clone();
+                assert!(admitted.is_some(), "done without admission");
+                return Ok(Reply { tokens, reuse, done });
+            }
+            Event::Failed(failure) => return Err(failure),
+        }
+    }
+    panic!("the engine dropped the request")
+}
+
+/// Text-like bytes, different for each seed, the same on every run.
+pub fn prompt(seed: u32, len: usize) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        97 + (state >> 16) % 26
+    };
+    (0..len).map(|_| byte()).collect()
+}
