@@ -69,6 +69,19 @@ impl ModelInfo {
             ..self.fields
         }
     }
+
+    /// Whether this model computed the chains with `fields`, under whichever codec and for
+    /// whomever.
+    pub fn computed(&self, fields: &Fields) -> bool {
+        let same = Fields {
+            codec: fields.codec,
+            layout: fields.layout,
+            identity: fields.identity,
+            namespace: fields.namespace,
+            ..self.fields
+        };
+        same == *fields
+    }
 }
 
 /// Where an engine stands.
@@ -92,6 +105,7 @@ pub(super) enum Message {
     Durable(super::sequence::SeqId, bool),
     Remove(Removal, mpsc::Sender<Removed>),
     Explain(Box<Question>, mpsc::Sender<Explanation>),
+    List(mpsc::Sender<Vec<Held>>),
     Report(mpsc::Sender<Report>),
     Drain(Instant),
 }
@@ -142,6 +156,21 @@ pub struct Explanation {
     pub divergence: Option<Divergence>,
     /// The prompt's name.
     pub key: Option<RecordKey>,
+}
+
+/// A prompt or a generation whose chain memory holds to its end.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// Its name.
+    pub key: RecordKey,
+    /// What its family is made from.
+    pub fields: Fields,
+    /// The ids of the whole chain.
+    pub tokens: Vec<u32>,
+    /// Bytes on the heap of its blocks, shared ones included, and of its record.
+    pub heap_bytes: u64,
+    /// Whether the record holds a final hidden state.
+    pub complete: bool,
 }
 
 /// What an engine reports about itself.
@@ -251,6 +280,15 @@ impl EngineHandle {
     /// When the engine has stopped.
     pub fn explain(&self, question: Question) -> Result<Explanation, Refused> {
         self.ask(|reply| Message::Explain(Box::new(question), reply))
+    }
+
+    /// The chain ends in memory, most recently used first. Blocks for up to one step: call it off
+    /// the runtime.
+    ///
+    /// # Errors
+    /// When the engine has stopped.
+    pub fn list(&self) -> Result<Vec<Held>, Refused> {
+        self.ask(Message::List)
     }
 
     /// What the engine holds. Blocks for up to one step: call it off the runtime.

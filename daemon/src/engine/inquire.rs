@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::handle::{Explanation, Question, Removal, Removed, Report};
+use super::handle::{Explanation, Held, Question, Removal, Removed, Report};
 use super::history::Asked;
 use super::job::Reason;
 use super::sequence::Phase;
 use crate::kv::key::{BlockKey, RecordKey, chain};
 use crate::kv::layout::BLOCK;
+use crate::kv::record::Record;
 use crate::store::Restore;
 
 impl Engine {
@@ -77,6 +78,33 @@ impl Engine {
         let tokens = Arc::clone(&question.tokens);
         let restore = Restore { family, tokens, keys: Arc::from(keys), from };
         store.may_have(&restore, Some(record))
+    }
+
+    /// The chain ends in memory whose blocks are all here.
+    pub(super) fn list(&self) -> Vec<Held> {
+        self.index.records().filter_map(|record| self.held(record)).collect()
+    }
+
+    fn held(&self, record: &Record) -> Option<Held> {
+        let named = |fingerprint| RecordKey::new(fingerprint, &record.last, &record.tail);
+        let mut families = self.families.values();
+        let family = families.find(|family| named(&family.fingerprint) == record.key)?;
+        let root = BlockKey::root(&family.fingerprint);
+        let (mut blocks, mut last) = (Vec::new(), record.last);
+        while last != root {
+            let block = self.index.block(&last)?;
+            blocks.push(block);
+            last = block.parent;
+        }
+        let ids = blocks.iter().rev().flat_map(|block| block.tokens);
+        let heap: usize = blocks.iter().map(|block| block.heap_bytes()).sum();
+        Some(Held {
+            key: record.key,
+            fields: family.fields,
+            tokens: ids.chain(record.tail.iter().copied()).collect(),
+            heap_bytes: (heap + record.bytes()) as u64,
+            complete: record.hidden.is_some(),
+        })
     }
 
     /// What the engine holds.

@@ -239,6 +239,9 @@ impl Engine {
             Message::Explain(question, reply) => {
                 let _ = reply.send(self.explain(&question));
             }
+            Message::List(reply) => {
+                let _ = reply.send(self.list());
+            }
             Message::Report(reply) => {
                 let _ = reply.send(self.report());
             }

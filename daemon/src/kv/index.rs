@@ -124,6 +124,11 @@ impl Index {
         (record.tail == tail).then(|| Arc::clone(record))
     }
 
+    /// All records, most recently used first.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().map(|(_, entry)| &*entry.value)
+    }
+
     /// Whether the block is here.
     pub fn contains(&self, key: &BlockKey) -> bool {
         self.blocks.contains(key)

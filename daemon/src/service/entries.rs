@@ -1,0 +1,168 @@
+//! The cached prompts of a peer, over memory and disk.
+//!
+//! An engine knows what it can reach, the store knows what it could reach after a restart; the
+//! same prompt is often in both. Which model, codec and identity a prompt belongs to is read from
+//! the digests that its fingerprint was made of.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Daemon;
+use super::grpc::ask;
+use super::models::{Readiness, Served};
+use super::peer::Peer;
+use super::refusal::Refusal;
+use crate::engine::handle::Held;
+use crate::kv::codec::Codec;
+use crate::kv::key::{BlockKey, Digest, Fields, Fingerprint, RecordKey, chain};
+use crate::store;
+
+/// Fewest hexadecimal digits that stand for a key.
+const MIN_DIGITS: usize = 4;
+
+/// A cached prompt.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its key.
+    pub key: RecordKey,
+    /// Its family.
+    pub fingerprint: Fingerprint,
+    /// Its codec, when this version knows it.
+    pub codec: Option<Codec>,
+    /// Tokens of its chain.
+    pub length: u32,
+    /// Its ids, once they are known.
+    pub tokens: Option<Vec<u32>>,
+    /// What an engine holds of it.
+    pub memory: Option<Held>,
+    /// What the store holds of it.
+    pub disk: Option<store::Entry>,
+    /// What its family is made of.
+    pub fields: Fields,
+    /// The model that computed it, when it is loaded.
+    served: Option<Arc<Served>>,
+}
+
+impl Entry {
+    fn new(key: RecordKey, length: u32, fields: Fields, models: &[Arc<Served>]) -> Self {
+        let codec = |codec: &Codec| Digest::of("codec", codec.name().as_bytes()) == fields.codec;
+        Self {
+            key,
+            fingerprint: fields.fingerprint(),
+            codec: Codec::ALL.into_iter().find(codec),
+            length,
+            tokens: None,
+            memory: None,
+            disk: None,
+            fields,
+            served: models.iter().find(|served| served.info.computed(&fields)).cloned(),
+        }
+    }
+
+    /// The name of the model that computed it; empty when that is not loaded.
+    pub fn model(&self) -> &str {
+        self.served.as_ref().map_or("", |served| &served.info.name)
+    }
+
+    /// The arithmetic that computed it; empty when its model is not loaded.
+    pub fn numerics(&self) -> &str {
+        self.served.as_ref().map_or("", |served| served.info.numerics)
+    }
+
+    /// Whether a record answers exactly this prompt without running a layer.
+    pub fn complete(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.complete)
+            || self.disk.as_ref().is_some_and(|disk| disk.complete)
+    }
+
+    /// The keys of its blocks, with the bytes of each and whether it is in memory. Needs the ids.
+    pub fn blocks(&self) -> Vec<(BlockKey, u64, bool)> {
+        let layout = self.served.as_ref().zip(self.codec);
+        let layout = layout.map(|(served, codec)| Arc::clone(served.info.layout(codec)));
+        let bytes = layout.map_or(0, |layout| layout.block_bytes() as u64);
+        let keys = chain(&self.fingerprint, self.tokens.as_deref().unwrap_or_default());
+        keys.into_iter().map(|key| (key, bytes, self.memory.is_some())).collect()
+    }
+}
+
+impl Daemon {
+    /// The cached prompts of `peer`, most recently used first as far as that is known: those in
+    /// memory before those that are on disk only.
+    pub(super) async fn entries(&self, peer: Peer) -> Result<Vec<Entry>, Refusal> {
+        let identity = peer.namespace("").identity;
+        let models = self.loaded();
+        let mut entries = Vec::new();
+        let mut places = HashMap::new();
+        for slot in self.models.all() {
+            for held in ask(slot.engine(), |engine| engine.list()).await? {
+                if held.fields.identity != identity {
+                    continue;
+                }
+                let length = u32::try_from(held.tokens.len()).unwrap_or(u32::MAX);
+                let mut entry = Entry::new(held.key, length, held.fields, &models);
+                entry.tokens = Some(held.tokens.clone());
+                entry.memory = Some(held);
+                places.insert(entry.key, entries.len());
+                entries.push(entry);
+            }
+        }
+        let mut on_disk = self.in_store(on_disk).await.unwrap_or_default();
+        on_disk.retain(|(_, fields)| fields.identity == identity);
+        for (disk, fields) in on_disk {
+            let place = *places.entry(disk.key).or_insert_with(|| {
+                entries.push(Entry::new(disk.key, disk.tokens, fields, &models));
+                entries.len() - 1
+            });
+            entries[place].disk = Some(disk);
+        }
+        Ok(entries)
+    }
+
+    /// The one cached prompt of `peer` whose key begins with `prefix`.
+    pub(super) async fn entry(&self, peer: Peer, prefix: &str) -> Result<Entry, Refusal> {
+        let prefix = prefix.to_ascii_lowercase();
+        let digits = prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !digits || !(MIN_DIGITS..=64).contains(&prefix.len()) {
+            return Err(Refusal::MalformedKey { key: prefix });
+        }
+        let mut found = self.entries(peer).await?;
+        found.retain(|entry| entry.key.to_string().starts_with(&prefix));
+        let count = found.len().into();
+        match (found.pop(), found.is_empty()) {
+            (None, _) => Err(Refusal::UnknownKey { key: prefix }),
+            (Some(entry), true) => Ok(entry),
+            (Some(_), false) => Err(Refusal::AmbiguousKey { key: prefix, count }),
+        }
+    }
+
+    /// The text of an entry, read from disk if need be. `None` when its model is not loaded, or
+    /// its ids cannot be read.
+    pub(super) async fn text(&self, entry: &mut Entry) -> Option<String> {
+        if entry.tokens.is_none() {
+            let (fingerprint, key) = (entry.fingerprint, entry.key);
+            entry.tokens = self.in_store(move |store| store.tokens(&fingerprint, &key)).await?;
+        }
+        let served = entry.served.as_ref()?;
+        Some(served.tokenizer.decode(entry.tokens.as_deref()?))
+    }
+
+    fn loaded(&self) -> Vec<Arc<Served>> {
+        let slots = self.models.all().iter();
+        let served = slots.filter_map(|slot| match slot.readiness() {
+            Readiness::Ready(served) => Some(served),
+            _ => None,
+        });
+        served.collect()
+    }
+}
+
+/// All chain ends on disk whose families are known, most recently used first.
+fn on_disk(store: &store::StoreHandle) -> Vec<(store::Entry, Fields)> {
+    let mut entries = store.list();
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.used_ms));
+    let known = entries.into_iter().filter_map(|entry| {
+        let fields = store.fields(&entry.fingerprint)?;
+        Some((entry, fields))
+    });
+    known.collect()
+}

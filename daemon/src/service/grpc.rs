@@ -1,0 +1,65 @@
+//! The gRPC services.
+//!
+//! A file for each service implements the trait that the protocol generates and does the small
+//! RPCs at once; the larger ones have a file of their own, named after the RPC.
+
+mod admin;
+mod cache;
+mod explain;
+mod inference;
+mod model;
+mod sample;
+mod score;
+mod tokenize;
+mod warm;
+
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+
+use super::Daemon;
+use super::order::{Order, Running};
+use super::refusal::Refusal;
+use crate::engine::EngineHandle;
+use crate::engine::handle::Refused;
+use crate::engine::job::Failure;
+
+/// `InferenceService`.
+#[derive(Debug, Clone)]
+pub struct Inference(pub Arc<Daemon>);
+
+/// `CacheService`.
+#[derive(Debug, Clone)]
+pub struct Cache(pub Arc<Daemon>);
+
+/// `ModelService`.
+#[derive(Debug, Clone)]
+pub struct Models(pub Arc<Daemon>);
+
+/// `AdminService`.
+#[derive(Debug, Clone)]
+pub struct Admin(pub Arc<Daemon>);
+
+impl Daemon {
+    /// Places an order with the model called `model`, unless the daemon is about to end.
+    async fn place(&self, order: Order, model: &str) -> Result<Running, Refusal> {
+        if self.drain.is_cancelled() {
+            return Err(Refusal::Engine(Failure::Draining));
+        }
+        order.place(self.models.find(model)?).await
+    }
+}
+
+/// Asks an engine something that it answers between two steps, off the runtime.
+pub(super) async fn ask<T: Send + 'static>(
+    engine: &EngineHandle,
+    question: impl FnOnce(&EngineHandle) -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refusal> {
+    let asked = engine.clone();
+    let answer = spawn_blocking(move || question(&asked)).await;
+    match answer {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(refused)) => Err(Refusal::from_submit(refused, engine.name())),
+        Err(_) => Err(Refusal::Stopped { name: engine.name().to_owned() }),
+    }
+}

@@ -1,0 +1,168 @@
+//! `AdminService`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tinygpt_proto::v1::admin_service_server::AdminService;
+use tinygpt_proto::v1::{
+    Budget, DaemonState, DrainRequest, DrainResponse, SetLogLevelRequest, SetLogLevelResponse,
+    StatusRequest, StatusResponse, WatchRequest, WatchResponse,
+};
+use tokio::time::timeout;
+use tonic::{Request, Response, Status, async_trait};
+use tracing_subscriber::EnvFilter;
+
+use super::{Admin, ask};
+use crate::engine::handle::Report;
+use crate::service::models::Readiness;
+use crate::service::refusal::Refusal;
+use crate::service::stream::Responses;
+use crate::service::{Daemon, LogFilter};
+
+/// How long a status waits for an engine: one that does not answer is news, too.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[async_trait]
+impl AdminService for Admin {
+    type WatchStream = Responses<WatchResponse>;
+
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        Ok(Response::new(self.0.status().await))
+    }
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Refusal::NotImplemented("Watch").into())
+    }
+
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        let report = self.0.report().await;
+        self.0.drain.cancel();
+        Ok(Response::new(DrainResponse { running: report.running, queued: report.waiting }))
+    }
+
+    async fn set_log_level(
+        &self,
+        request: Request<SetLogLevelRequest>,
+    ) -> Result<Response<SetLogLevelResponse>, Status> {
+        let logs = self.0.logs.as_ref().ok_or(Refusal::NotImplemented("SetLogLevel"))?;
+        let previous = set_filter(logs, request.into_inner().filter)?;
+        Ok(Response::new(SetLogLevelResponse { previous }))
+    }
+}
+
+impl Daemon {
+    /// What all engines report, added up. Engines that do not answer are left out.
+    pub(super) async fn report(&self) -> Report {
+        let mut sum = Report::default();
+        for slot in self.models.all() {
+            let answer = timeout(PATIENCE, ask(slot.engine(), |engine| engine.report())).await;
+            let Ok(Ok(report)) = answer else { continue };
+            sum.running += report.running;
+            sum.waiting += report.waiting;
+            sum.blocks += report.blocks;
+            sum.records += report.records;
+            sum.heap_bytes += report.heap_bytes;
+            sum.mapped_bytes += report.mapped_bytes;
+            sum.active_bytes += report.active_bytes;
+        }
+        sum
+    }
+
+    async fn status(&self) -> StatusResponse {
+        let report = self.report().await;
+        StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            socket: self.facts.socket(),
+            started: Some(self.facts.started.into()),
+            state: self.state().into(),
+            models: self.describe_models(),
+            cache_dir: self.facts.cache_dir(),
+            memory: Some(self.memory_budget(&report)),
+            disk: Some(self.disk_budget()),
+            active: Some(self.active_budget(&report)),
+            queue: Some(self.queue_budget()),
+            running: report.running,
+            counters: self.counters(),
+            threads: u32::try_from(self.facts.threads).unwrap_or(u32::MAX),
+            warnings: self.warnings(),
+        }
+    }
+
+    fn state(&self) -> DaemonState {
+        if self.drain.is_cancelled() {
+            return DaemonState::Draining;
+        }
+        let mut states = self.models.all().iter().map(|slot| slot.readiness());
+        let worst = states.find(|readiness| !matches!(readiness, Readiness::Ready(_)));
+        match worst {
+            None | Some(Readiness::Ready(_)) => DaemonState::Serving,
+            Some(Readiness::Loading) => DaemonState::Loading,
+            Some(Readiness::Failed(_) | Readiness::Stopped) => DaemonState::Failed,
+        }
+    }
+
+    /// Every engine has a heap and an active budget of its own.
+    pub(super) fn memory_budget(&self, report: &Report) -> Budget {
+        self.budget(report.heap_bytes, self.facts.engine.cache_budget.heap)
+    }
+
+    pub(super) fn active_budget(&self, report: &Report) -> Budget {
+        self.budget(report.active_bytes, self.facts.engine.active_budget)
+    }
+
+    fn queue_budget(&self) -> Budget {
+        let waiting: usize = self.models.all().iter().map(|slot| slot.engine().waiting()).sum();
+        self.budget(waiting as u64, self.facts.engine.queue)
+    }
+
+    fn budget(&self, used: u64, each: usize) -> Budget {
+        Budget { used, limit: Some((each * self.models.all().len()) as u64) }
+    }
+
+    pub(super) fn disk_budget(&self) -> Budget {
+        match &self.store {
+            None => Budget { used: 0, limit: Some(0) },
+            Some(store) => {
+                let stats = store.stats();
+                Budget { used: stats.bytes, limit: Some(stats.budget) }
+            }
+        }
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let mut counters = self.tally.counts();
+        if let Some(store) = &self.store {
+            let stats = store.stats();
+            counters.extend([
+                ("store_bytes_written_today".to_owned(), stats.written_today),
+                ("store_evictions".to_owned(), stats.evictions),
+                ("store_hits".to_owned(), stats.hits),
+                ("store_quarantined".to_owned(), stats.quarantined),
+                ("store_read_errors".to_owned(), stats.read_errors),
+                ("store_saves_dropped".to_owned(), stats.dropped_writes),
+                ("store_write_errors".to_owned(), stats.write_errors),
+            ]);
+        }
+        counters
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let paused = self.store.as_ref().and_then(|store| store.stats().paused);
+        let full = paused.map(|left| {
+            format!("the disk is full: nothing is written for another {} s", left.as_secs() + 1)
+        });
+        full.into_iter().collect()
+    }
+}
+
+/// Puts a new filter in force and returns the old one.
+fn set_filter(logs: &LogFilter, filter: String) -> Result<String, Refusal> {
+    let refuse = |why: String| Refusal::LogFilter { filter: filter.clone(), why };
+    let parsed = EnvFilter::try_new(&filter).map_err(|error| refuse(error.to_string()))?;
+    let previous = logs.with_current(ToString::to_string);
+    let previous = previous.map_err(|error| refuse(error.to_string()))?;
+    logs.reload(parsed).map_err(|error| refuse(error.to_string()))?;
+    tracing::warn!(previous, filter, "log filter changed");
+    Ok(previous)
+}

@@ -1,0 +1,302 @@
+//! `CacheService`.
+
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+use tinygpt_proto::v1::cache_service_server::CacheService;
+use tinygpt_proto::v1::remove_request::Target;
+use tinygpt_proto::v1::{
+    Budget, CacheBlock, CacheEntry, CacheServiceGetRequest, CacheServiceGetResponse,
+    CacheServiceListRequest, CacheServiceListResponse, ExplainRequest, ExplainResponse,
+    ExportRequest, ExportResponse, GcRequest, GcResponse, ImportRequest, ImportResponse,
+    PinRequest, PinResponse, RemoveRequest, RemoveResponse, StatsRequest, StatsResponse,
+    UnpinRequest, UnpinResponse, VerifyRequest, VerifyResponse,
+};
+use tokio::task::spawn_blocking;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{Cache, ask};
+use crate::engine::handle::Removal;
+use crate::service::Daemon;
+use crate::service::entries::Entry;
+use crate::service::peer::Peer;
+use crate::service::refusal::{Count, Refusal};
+use crate::service::stream::Responses;
+use crate::service::tally::Counter;
+use crate::store::StoreHandle;
+
+/// Entries whose text `List` shows the beginning of: reading it from disk takes a moment each.
+const PREVIEWS: usize = 200;
+
+#[async_trait]
+impl CacheService for Cache {
+    type ListStream = Pin<Box<dyn Stream<Item = Result<CacheServiceListResponse, Status>> + Send>>;
+    type ExportStream = Responses<ExportResponse>;
+
+    async fn list(
+        &self,
+        request: Request<CacheServiceListRequest>,
+    ) -> Result<Response<Self::ListStream>, Status> {
+        let peer = Peer::of(&request)?;
+        let entries = self.0.list(peer, &request.get_ref().model).await?;
+        let responses = entries.into_iter().map(|entry| {
+            Ok(CacheServiceListResponse { entry: Some(entry) })
+        });
+        Ok(Response::new(Box::pin(tokio_stream::iter(responses))))
+    }
+
+    async fn get(
+        &self,
+        request: Request<CacheServiceGetRequest>,
+    ) -> Result<Response<CacheServiceGetResponse>, Status> {
+        let peer = Peer::of(&request)?;
+        Ok(Response::new(self.0.get(peer, &request.get_ref().key).await?))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<ExplainRequest>,
+    ) -> Result<Response<ExplainResponse>, Status> {
+        Ok(Response::new(self.0.explain(request).await?))
+    }
+
+    async fn pin(&self, _: Request<PinRequest>) -> Result<Response<PinResponse>, Status> {
+        Err(Refusal::NotImplemented("Pin").into())
+    }
+
+    async fn unpin(&self, _: Request<UnpinRequest>) -> Result<Response<UnpinResponse>, Status> {
+        Err(Refusal::NotImplemented("Unpin").into())
+    }
+
+    async fn remove(
+        &self,
+        request: Request<RemoveRequest>,
+    ) -> Result<Response<RemoveResponse>, Status> {
+        let peer = Peer::of(&request)?;
+        Ok(Response::new(self.0.remove(peer, request.into_inner().target).await?))
+    }
+
+    async fn verify(
+        &self,
+        request: Request<VerifyRequest>,
+    ) -> Result<Response<VerifyResponse>, Status> {
+        if !request.get_ref().keys.is_empty() {
+            return Err(Refusal::NotImplemented("keys in Verify").into());
+        }
+        Ok(Response::new(self.0.verify().await?))
+    }
+
+    async fn gc(&self, request: Request<GcRequest>) -> Result<Response<GcResponse>, Status> {
+        if request.get_ref().disk_bytes.is_some() {
+            return Err(Refusal::NotImplemented("disk_bytes in Gc").into());
+        }
+        let collected = self.0.in_store(|store| store.gc()).await.unwrap_or_default();
+        let files = u32::try_from(collected.files).unwrap_or(u32::MAX);
+        let disk_bytes = collected.bytes;
+        Ok(Response::new(GcResponse { files, memory_bytes: 0, disk_bytes }))
+    }
+
+    async fn export(
+        &self,
+        _: Request<ExportRequest>,
+    ) -> Result<Response<Self::ExportStream>, Status> {
+        Err(Refusal::NotImplemented("Export").into())
+    }
+
+    async fn import(
+        &self,
+        _: Request<Streaming<ImportRequest>>,
+    ) -> Result<Response<ImportResponse>, Status> {
+        Err(Refusal::NotImplemented("Import").into())
+    }
+
+    async fn stats(
+        &self,
+        request: Request<StatsRequest>,
+    ) -> Result<Response<StatsResponse>, Status> {
+        Ok(Response::new(self.0.stats(Peer::of(&request)?).await?))
+    }
+}
+
+impl Daemon {
+    async fn list(&self, peer: Peer, model: &str) -> Result<Vec<CacheEntry>, Refusal> {
+        if !model.is_empty() {
+            self.models.find(model)?;
+        }
+        let mut entries = self.entries(peer).await?;
+        entries.retain(|entry| model.is_empty() || entry.model() == model);
+        let (shown, bare) = entries.split_at_mut(entries.len().min(PREVIEWS));
+        let mut listed = Vec::with_capacity(shown.len() + bare.len());
+        for entry in shown {
+            let preview = self.text(entry).await.map(|text| beginning(&text)).unwrap_or_default();
+            listed.push(CacheEntry { preview, ..wire(entry) });
+        }
+        listed.extend(bare.iter().map(|entry| wire(entry)));
+        Ok(listed)
+    }
+
+    async fn get(&self, peer: Peer, key: &str) -> Result<CacheServiceGetResponse, Refusal> {
+        let mut entry = self.entry(peer, key).await?;
+        let text = self.text(&mut entry).await.unwrap_or_default();
+        let blocks = entry.blocks().into_iter().map(|(key, bytes, memory)| CacheBlock {
+            key: key.to_string(),
+            memory,
+            disk: entry.disk.is_some(),
+            bytes,
+        });
+        let blocks = blocks.collect();
+        let listed = CacheEntry { preview: beginning(&text), ..wire(&entry) };
+        let token_ids = entry.tokens.clone().unwrap_or_default();
+        Ok(CacheServiceGetResponse { entry: Some(listed), token_ids, text, blocks })
+    }
+
+    async fn remove(
+        &self,
+        peer: Peer,
+        target: Option<Target>,
+    ) -> Result<RemoveResponse, Refusal> {
+        let before = self.report().await;
+        let mut removed = RemoveResponse::default();
+        match target {
+            Some(Target::All(true)) => {
+                removed.entries = count(self.entries(peer).await?.len() as u64);
+                self.forget(Removal::All, &mut removed).await?;
+                let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
+                removed.blocks += count(gone.blocks);
+                removed.disk_bytes += gone.bytes;
+            }
+            Some(Target::Keys(keys)) => {
+                let mut doomed = Vec::new();
+                for key in &keys.keys {
+                    doomed.push(self.entry(peer, key).await?);
+                }
+                for entry in doomed {
+                    self.remove_entry(&entry, &mut removed).await?;
+                }
+            }
+            Some(Target::All(false)) | None => {
+                return Err(Refusal::OutOfRange {
+                    field: "target",
+                    value: "empty".to_owned(),
+                    allowed: "keys, or all = true".to_owned(),
+                });
+            }
+        }
+        let after = self.report().await;
+        removed.memory_bytes = before.heap_bytes.saturating_sub(after.heap_bytes);
+        Ok(removed)
+    }
+
+    async fn remove_entry(
+        &self,
+        entry: &Entry,
+        removed: &mut RemoveResponse,
+    ) -> Result<(), Refusal> {
+        removed.entries += 1;
+        self.forget(Removal::Prompt(entry.key), removed).await?;
+        let (fingerprint, key) = (entry.fingerprint, entry.key);
+        let gone = self.in_store(move |store| store.remove(&fingerprint, &key)).await;
+        let gone = gone.unwrap_or_default();
+        // What lay in both tiers was counted once already.
+        removed.blocks = removed.blocks.max(count(gone.blocks));
+        removed.disk_bytes += gone.bytes;
+        Ok(())
+    }
+
+    async fn forget(&self, what: Removal, removed: &mut RemoveResponse) -> Result<(), Refusal> {
+        for slot in self.models.all() {
+            let what = what.clone();
+            let gone = ask(slot.engine(), move |engine| engine.remove(what)).await?;
+            removed.blocks += count(gone.blocks);
+        }
+        Ok(())
+    }
+
+    async fn verify(&self) -> Result<VerifyResponse, Refusal> {
+        let Some(stats) = self.store.as_ref().map(StoreHandle::stats) else {
+            return Ok(VerifyResponse::default());
+        };
+        let verified = self.in_store(|store| store.verify(true)).await.unwrap_or_default();
+        if !verified.bad.is_empty() {
+            let name = |path: &std::path::Path| {
+                path.file_name().map(|name| name.to_string_lossy().into_owned())
+            };
+            let names: Vec<_> = verified.bad.iter().filter_map(|(path, _)| name(path)).collect();
+            return Err(Refusal::Damaged {
+                damaged: verified.bad.len().into(),
+                checked: Count(verified.files),
+                names: names.join(", "),
+            });
+        }
+        Ok(VerifyResponse {
+            segments: count(stats.segments),
+            records: count(stats.records),
+            bytes: verified.bytes,
+        })
+    }
+
+    async fn stats(&self, peer: Peer) -> Result<StatsResponse, Refusal> {
+        let entries = self.entries(peer).await?;
+        let report = self.report().await;
+        let store = self.store.as_ref().map(StoreHandle::stats).unwrap_or_default();
+        let cached = [Counter::MemoryTokens, Counter::DiskTokens, Counter::JoinedTokens];
+        Ok(StatsResponse {
+            entries: entries.len() as u64,
+            records: entries.iter().filter(|entry| entry.complete()).count() as u64,
+            blocks: report.blocks,
+            segments: store.segments,
+            memory: Some(self.memory_budget(&report)),
+            disk: Some(self.disk_budget()),
+            mappings: Some(Budget {
+                used: store.mapped_segments,
+                limit: Some(self.facts.engine.cache_budget.mappings as u64),
+            }),
+            active: Some(self.active_budget(&report)),
+            write_queue: Some(Budget { used: store.queue_bytes, limit: None }),
+            quarantined: store.quarantined,
+            prompt_tokens: self.tally.count(Counter::PromptTokens),
+            cached_tokens: cached.into_iter().map(|counter| self.tally.count(counter)).sum(),
+            cache_dir: self.facts.cache_dir(),
+        })
+    }
+
+    /// Does something in the store that waits for the disk. `None` without a store.
+    pub(in crate::service) async fn in_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&StoreHandle) -> T + Send + 'static,
+    ) -> Option<T> {
+        let store = self.store.clone()?;
+        spawn_blocking(move || work(&store)).await.ok()
+    }
+}
+
+fn wire(entry: &Entry) -> CacheEntry {
+    let used = entry.disk.as_ref().map(|disk| Duration::from_millis(disk.used_ms));
+    CacheEntry {
+        prompt_key: entry.key.to_string(),
+        model: entry.model().to_owned(),
+        fingerprint: entry.fingerprint.to_string(),
+        tokens: entry.length,
+        blocks: entry.length / 32,
+        memory_bytes: entry.memory.as_ref().map_or(0, |memory| memory.heap_bytes),
+        disk_bytes: entry.disk.as_ref().map_or(0, |disk| disk.bytes),
+        record: entry.complete(),
+        kv_dtype: entry.codec.map(|codec| codec.name().to_owned()).unwrap_or_default(),
+        numerics: entry.numerics().to_owned(),
+        namespace: String::new(),
+        preview: String::new(),
+        created: None,
+        last_used: used.map(|since| (SystemTime::UNIX_EPOCH + since).into()),
+        pinned_until: None,
+    }
+}
+
+/// The first characters of a text, on one line.
+fn beginning(text: &str) -> String {
+    text.chars().take(60).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn count(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,122 @@
+//! `ModelService`.
+
+use tinygpt_proto::v1 as wire;
+use tinygpt_proto::v1::model_service_server::ModelService;
+use tinygpt_proto::v1::{
+    LoadRequest, LoadResponse, ModelServiceGetRequest, ModelServiceGetResponse,
+    ModelServiceListRequest, ModelServiceListResponse, UnloadRequest, UnloadResponse,
+};
+use tonic::{Request, Response, Status, async_trait};
+
+use super::Models;
+use crate::engine::ModelInfo;
+use crate::kv::codec::Codec;
+use crate::kv::layout::Layout;
+use crate::model::load::Vocabulary;
+use crate::service::Daemon;
+use crate::service::models::{Readiness, Slot};
+use crate::service::refusal::Refusal;
+
+#[async_trait]
+impl ModelService for Models {
+    async fn list(
+        &self,
+        _: Request<ModelServiceListRequest>,
+    ) -> Result<Response<ModelServiceListResponse>, Status> {
+        Ok(Response::new(ModelServiceListResponse { models: self.0.describe_models() }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<ModelServiceGetRequest>,
+    ) -> Result<Response<ModelServiceGetResponse>, Status> {
+        let wanted = self.0.models.find(&request.get_ref().name)?.engine().name();
+        let model = self.0.describe_models().into_iter().find(|model| model.name == wanted);
+        Ok(Response::new(ModelServiceGetResponse { model }))
+    }
+
+    async fn load(&self, _: Request<LoadRequest>) -> Result<Response<LoadResponse>, Status> {
+        Err(Refusal::NotImplemented("Load").into())
+    }
+
+    async fn unload(&self, _: Request<UnloadRequest>) -> Result<Response<UnloadResponse>, Status> {
+        Err(Refusal::NotImplemented("Unload").into())
+    }
+}
+
+impl Daemon {
+    /// All models, the default one first.
+    pub(super) fn describe_models(&self) -> Vec<wire::Model> {
+        let mut models: Vec<_> = self.models.all().iter().map(describe).collect();
+        models.iter_mut().take(1).for_each(|model| model.default = true);
+        models
+    }
+}
+
+fn describe(slot: &Slot) -> wire::Model {
+    let name = slot.engine().name().to_owned();
+    let (state, error) = match slot.readiness() {
+        Readiness::Ready(served) => {
+            let state = wire::ModelState::Ready.into();
+            return wire::Model { name, state, ..numbers(&served.info) };
+        }
+        Readiness::Loading => (wire::ModelState::Loading, String::new()),
+        Readiness::Failed(why) => (wire::ModelState::Failed, why),
+        Readiness::Stopped => (wire::ModelState::Failed, "its engine has stopped".to_owned()),
+    };
+    wire::Model { name, state: state.into(), error, ..wire::Model::default() }
+}
+
+/// What is known about a loaded model.
+fn numbers(info: &ModelInfo) -> wire::Model {
+    let layout = info.layout(info.default_codec);
+    let shape = layout.shape(0);
+    let per_token = layout.token_bytes() as u64;
+    wire::Model {
+        path: info.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+        architecture: info.architecture.clone(),
+        weight_type: info.quantisation.clone(),
+        file_bytes: info.file_bytes,
+        weight_bytes: info.weight_bytes,
+        weights_id: hex(&info.fields.weights.0),
+        load_ms: info.load.as_secs_f64() * 1e3,
+        layers: count(layout.layers()),
+        heads: count(info.heads),
+        kv_heads: count(shape.kv_heads),
+        head_dim: count(shape.k_dim),
+        vocab: count(info.vocab),
+        context: count(info.context),
+        kv_dtype: info.default_codec.name().to_owned(),
+        kv_dtypes: Codec::ALL.map(|codec| codec.name().to_owned()).to_vec(),
+        kv_bytes_per_token: per_token,
+        kv_bytes_per_token_mha: mha_bytes(info.heads, layout),
+        numerics: info.numerics.to_owned(),
+        tokenizer: tokenizer(&info.vocabulary),
+        ..wire::Model::default()
+    }
+}
+
+/// What a token would take if every query head had a KV head of its own.
+fn mha_bytes(heads: usize, layout: &Layout) -> u64 {
+    let element = layout.codec().bytes();
+    let layer = |layer| {
+        let shape = layout.shape(layer);
+        heads * (shape.k_dim + shape.v_dim) * element
+    };
+    (0..layout.layers()).map(layer).sum::<usize>() as u64
+}
+
+fn tokenizer(vocabulary: &Vocabulary) -> String {
+    match vocabulary {
+        Vocabulary::Bytes => "bytes".to_owned(),
+        Vocabulary::Gguf(gguf) => format!("{}/{}", gguf.model, gguf.pre),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,45 @@
+//! `Sample`: generate from a raw prompt.
+
+use tinygpt_proto::v1::sample_response::Event;
+use tinygpt_proto::v1::{SampleRequest, SampleResponse};
+use tonic::Request;
+
+use crate::service::Daemon;
+use crate::service::convert::request;
+use crate::service::order::{Clock, Order};
+use crate::service::peer::Peer;
+use crate::service::refusal::Refusal;
+use crate::service::stream::{Message, Responses, respond};
+
+impl Daemon {
+    pub(super) async fn sample(
+        &self,
+        asked: Request<SampleRequest>,
+    ) -> Result<Responses<SampleResponse>, Refusal> {
+        let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
+        let asked = asked.into_inner();
+        request::adapter(&asked.adapter)?;
+        request::priority(asked.priority)?;
+        let order = Order {
+            prompt: request::prompt(asked.prompt)?,
+            wish: Order::seeded(asked.sampling.unwrap_or_default()),
+            namespace: peer.namespace(request::namespace(&asked.namespace)?),
+            kv_dtype: asked.kv_dtype,
+            policy: request::policy(asked.cache_policy)?,
+            persist: request::persist(asked.persist)?,
+            clock,
+        };
+        let running = self.place(order, &asked.model).await?;
+        Ok(respond(running, asked.echo_prompt_ids, self.tally.begin(), response))
+    }
+}
+
+fn response(message: Message) -> SampleResponse {
+    let event = match message {
+        Message::Admitted(admitted) => Event::Admitted(admitted),
+        Message::Progress(progress) => Event::PrefillProgress(progress),
+        Message::Delta(delta) => Event::Delta(delta),
+        Message::Done(done) => Event::Done(done),
+    };
+    SampleResponse { choice: 0, event: Some(event) }
+}

@@ -1,0 +1,113 @@
+//! Where the wire ends and the daemon begins.
+//!
+//! This module and its children are the only ones that know tonic, the protocol's messages and
+//! text. A request is read once, refused here and nowhere later, turned into token ids and placed
+//! with an engine; the engine's events become messages again.
+//!
+//! Reading order: [`authority`] and [`peer`] are about who may come in, [`models`] about what they
+//! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`transcript`] and
+//! [`stream`] follow the answer out. [`grpc`] has a file for each service and each larger RPC,
+//! [`health`] tells the world whether all this works, [`refusal`] lists everything that is said
+//! when it does not.
+//!
+//! Invariants: no request reaches an engine whose peer is not the daemon's own user; no text or
+//! number of a client reaches one unchecked; nothing here waits for a disk or a model on a thread
+//! of the runtime.
+
+pub mod authority;
+pub mod convert;
+mod deadline;
+mod entries;
+pub mod grpc;
+mod health;
+pub mod models;
+pub mod order;
+pub mod peer;
+pub mod prompt;
+pub mod refusal;
+mod serve;
+pub mod stream;
+pub mod tally;
+mod transcript;
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+use self::models::Models;
+use self::tally::Tally;
+use crate::engine::{EngineHandle, Settings};
+use crate::store::StoreHandle;
+
+pub use self::serve::{Ended, Limits, ServeError, serve};
+
+/// Changes what is logged while the daemon runs.
+pub type LogFilter = reload::Handle<EnvFilter, Registry>;
+
+/// What the service tells about the daemon, and is not told by an engine or the store.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The socket it listens on; `None` when it was inherited.
+    pub socket: Option<PathBuf>,
+    /// Where cached blocks lie on disk; `None` when nothing is written.
+    pub cache_dir: Option<PathBuf>,
+    /// When it started.
+    pub started: SystemTime,
+    /// Compute threads.
+    pub threads: usize,
+    /// Settings of every engine, for their budgets.
+    pub engine: Settings,
+}
+
+impl Facts {
+    fn socket(&self) -> String {
+        display(self.socket.as_deref())
+    }
+
+    fn cache_dir(&self) -> String {
+        display(self.cache_dir.as_deref())
+    }
+}
+
+/// A path on the wire; empty for none.
+fn display(path: Option<&Path>) -> String {
+    path.map(|path| path.display().to_string()).unwrap_or_default()
+}
+
+/// Everything that answering a request may take.
+#[derive(Debug)]
+pub struct Daemon {
+    models: Models,
+    store: Option<StoreHandle>,
+    facts: Facts,
+    logs: Option<LogFilter>,
+    tally: Tally,
+    /// Cancelled by the request to drain.
+    drain: CancellationToken,
+}
+
+impl Daemon {
+    /// A service over `engines`, of which the first serves requests that name no model. Must be
+    /// called on a runtime.
+    pub fn new(
+        engines: Vec<EngineHandle>,
+        store: Option<StoreHandle>,
+        facts: Facts,
+        logs: Option<LogFilter>,
+    ) -> Self {
+        Self {
+            models: Models::follow(engines),
+            store,
+            facts,
+            logs,
+            tally: Tally::default(),
+            drain: CancellationToken::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests;

@@ -1,0 +1,212 @@
+//! The models that the daemon serves, each with the tokenizer that belongs to it.
+//!
+//! An engine says when its model is loaded, and again when it was loaded anew under the same name.
+//! A task per engine then builds the tokenizer, off the runtime, and publishes both together as
+//! [`Served`]: a request never sees a model with the tokenizer of another.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::refusal::Refusal;
+use crate::engine::{EngineHandle, ModelInfo, State};
+use crate::text::Tokenizer;
+
+/// How long a request waits for a model that is loading. A client that starts the daemon itself
+/// needs not know that it takes a moment.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long an engine may be silent before it counts as stuck. It beats at every step; the longest
+/// are prefill slices of large models on slow machines.
+const STALE: Duration = Duration::from_secs(30);
+
+/// The models, the default one first.
+#[derive(Debug, Clone)]
+pub struct Models {
+    slots: Arc<[Slot]>,
+    /// Told whenever the readiness of any of them changes.
+    changes: watch::Receiver<()>,
+}
+
+/// A model by name, loaded or not.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    engine: EngineHandle,
+    readiness: watch::Receiver<Readiness>,
+}
+
+/// Whether a model can serve.
+#[derive(Debug, Clone)]
+pub enum Readiness {
+    /// It is being loaded.
+    Loading,
+    /// It can.
+    Ready(Arc<Served>),
+    /// Loading it failed; the words say why.
+    Failed(String),
+    /// Its engine has died or ended.
+    Stopped,
+}
+
+/// A loaded model and its tokenizer.
+#[derive(Debug)]
+pub struct Served {
+    /// The model.
+    pub info: Arc<ModelInfo>,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+}
+
+impl Models {
+    /// Follows `engines`, of which the first serves requests that name no model. Must be called
+    /// on a runtime.
+    pub fn follow(engines: Vec<EngineHandle>) -> Self {
+        let (told, changes) = watch::channel(());
+        let told = Arc::new(told);
+        let follow = |engine| Slot::follow(engine, Arc::clone(&told));
+        Self { slots: engines.into_iter().map(follow).collect(), changes }
+    }
+
+    /// All of them, the default one first.
+    pub fn all(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The model called `name`; the default one for an empty name.
+    pub fn find(&self, name: &str) -> Result<&Slot, Refusal> {
+        let mut slots = self.slots.iter();
+        let found = slots.find(|slot| name.is_empty() || slot.engine.name() == name);
+        found.ok_or_else(|| {
+            let known: Vec<_> = self.slots.iter().map(|slot| slot.engine.name()).collect();
+            Refusal::UnknownModel { name: name.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// To wait for a change in the readiness of any model.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.clone()
+    }
+
+    /// Whether every model can serve.
+    pub fn are_ready(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot.readiness(), Readiness::Ready(_)))
+    }
+
+    /// Returns when the thread of any engine has died.
+    pub async fn poisoned(&self) {
+        let mut changes = self.changes();
+        // An error is the end of every engine, and every one of them was looked at before.
+        while !self.slots.iter().any(Slot::is_poisoned) && changes.changed().await.is_ok() {}
+        if !self.slots.iter().any(Slot::is_poisoned) {
+            pending().await
+        }
+    }
+
+    /// Has every engine end when its requests have, at `deadline` at the latest.
+    pub fn drain(&self, deadline: Instant) {
+        self.slots.iter().for_each(|slot| slot.engine.drain(deadline));
+    }
+
+    /// Returns when every engine has ended.
+    pub async fn ended(&self) {
+        for slot in &*self.slots {
+            // An error is the end of the sender, which is the end of the engine.
+            let mut state = slot.engine.state();
+            while state.changed().await.is_ok() {}
+        }
+    }
+}
+
+impl Slot {
+    /// The engine behind it.
+    pub fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    /// Whether it can serve, now. An engine that gives no sign of life cannot.
+    pub fn readiness(&self) -> Readiness {
+        let readiness = self.readiness.borrow().clone();
+        match readiness {
+            Readiness::Ready(_) if self.engine.silence() > STALE => Readiness::Stopped,
+            readiness => readiness,
+        }
+    }
+
+    /// The model, waited for while it is loading, at most until `deadline`.
+    pub async fn served(&self, deadline: Option<Instant>) -> Result<Arc<Served>, Refusal> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let patience = left.map_or(PATIENCE, |left| left.min(PATIENCE));
+        let mut readiness = self.readiness.clone();
+        let loaded = readiness.wait_for(|readiness| !matches!(readiness, Readiness::Loading));
+        let name = || self.engine.name().to_owned();
+        match timeout(patience, loaded).await {
+            Err(_) => Err(Refusal::Loading { name: name() }),
+            Ok(Err(_)) => Err(Refusal::Stopped { name: name() }),
+            Ok(Ok(readiness)) => match &*readiness {
+                Readiness::Ready(served) => Ok(Arc::clone(served)),
+                Readiness::Failed(why) => {
+                    Err(Refusal::ModelFailed { name: name(), why: why.clone() })
+                }
+                Readiness::Loading | Readiness::Stopped => Err(Refusal::Stopped { name: name() }),
+            },
+        }
+    }
+
+    fn is_poisoned(&self) -> bool {
+        matches!(*self.engine.state().borrow(), State::Poisoned)
+    }
+
+    fn follow(engine: EngineHandle, changes: Arc<watch::Sender<()>>) -> Self {
+        let (told, readiness) = watch::channel(Readiness::Loading);
+        let mut state = engine.state();
+        tokio::spawn(async move {
+            loop {
+                let seen = state.borrow_and_update().clone();
+                told.send_replace(Readiness::of(seen).await);
+                changes.send_replace(());
+                if state.changed().await.is_err() {
+                    break;
+                }
+            }
+            told.send_if_modified(Readiness::end);
+            changes.send_replace(());
+        });
+        Self { engine, readiness }
+    }
+}
+
+impl Readiness {
+    async fn of(state: State) -> Self {
+        match state {
+            State::Loading => Self::Loading,
+            State::Ready(info) => Self::with_tokenizer(info).await,
+            State::Failed(why) => Self::Failed(why),
+            State::Poisoned => Self::Stopped,
+        }
+    }
+
+    async fn with_tokenizer(info: Arc<ModelInfo>) -> Self {
+        let model = Arc::clone(&info);
+        let built = spawn_blocking(move || Tokenizer::new(&model.vocabulary)).await;
+        match built {
+            Ok(Ok(tokenizer)) => {
+                Self::Ready(Arc::new(Served { info, tokenizer: Arc::new(tokenizer) }))
+            }
+            Ok(Err(error)) => Self::Failed(error.to_string()),
+            Err(error) => Self::Failed(format!("the tokenizer could not be built: {error}")),
+        }
+    }
+
+    /// What is left when the engine has ended: the reason, where there is one.
+    fn end(&mut self) -> bool {
+        let ended = !matches!(self, Self::Failed(_));
+        if ended {
+            *self = Self::Stopped;
+        }
+        ended
+    }
+}

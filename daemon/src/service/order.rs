@@ -1,0 +1,191 @@
+//! A request on its way through an engine.
+//!
+//! An [`Order`] is everything a client asked for, before a model is involved. [`Order::place`]
+//! waits for the model, turns text into ids and submits; what comes back is [`Running`].
+//!
+//! A model may be loaded anew between tokenising and admission, because its file was changed. The
+//! engine then answers `Reloaded`, and the order is placed again: nobody but the order knows.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tinygpt_proto::v1 as wire;
+use tokio::sync::mpsc;
+use tonic::metadata::MetadataMap;
+
+use super::convert::request;
+use super::deadline::deadline;
+use super::models::{Served, Slot};
+use super::prompt::{Prompt, Tokens};
+use super::refusal::Refusal;
+use crate::engine::job::{EVENTS, Failure, Namespace, Persist, Policy, Task};
+use crate::engine::{Event, Job};
+
+/// How often an order is placed again because its model changed meanwhile.
+const RELOADS: u32 = 5;
+
+/// A request, read and not yet placed.
+#[derive(Debug)]
+pub struct Order {
+    /// The prompt.
+    pub prompt: Prompt,
+    /// What to do with it.
+    pub wish: Wish,
+    /// Whose blocks may be used.
+    pub namespace: Namespace,
+    /// Name of the codec; empty for the model's default.
+    pub kv_dtype: String,
+    /// What to do with cached blocks.
+    pub policy: Policy,
+    /// What to do with new blocks.
+    pub persist: Persist,
+    /// When it came, and when the client gives up.
+    pub clock: Clock,
+}
+
+/// What a request wants done with its prompt.
+#[derive(Debug)]
+pub enum Wish {
+    /// Generate.
+    Sample {
+        /// How.
+        sampling: Box<wire::Sampling>,
+    },
+    /// Tell the log-probabilities of the prompt's own tokens.
+    Score {
+        /// Alternatives per token.
+        top: usize,
+    },
+}
+
+/// The moments of a request that its metadata tell.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// When it came.
+    pub received: Instant,
+    /// When the client gives up.
+    pub deadline: Option<Instant>,
+}
+
+impl Clock {
+    /// Reads the moments of a request that has just come.
+    pub fn start(metadata: &MetadataMap) -> Self {
+        let received = Instant::now();
+        Self { received, deadline: deadline(metadata, received) }
+    }
+}
+
+/// An order that an engine works on. Dropping it cancels the work.
+#[derive(Debug)]
+pub struct Running {
+    order: Order,
+    slot: Slot,
+    placed: Placed,
+    events: mpsc::Receiver<Event>,
+    reloads: u32,
+}
+
+/// What an order came to mean for the model that it was placed with.
+#[derive(Debug)]
+pub struct Placed {
+    /// The model.
+    pub served: Arc<Served>,
+    /// The prompt.
+    pub tokens: Tokens,
+    /// Most tokens to generate.
+    pub max_tokens: u32,
+}
+
+impl Order {
+    /// A sampling order with a seed, whether the client named one or not.
+    pub fn seeded(mut sampling: wire::Sampling) -> Wish {
+        sampling.seed.get_or_insert_with(request::drawn_seed);
+        Wish::Sample { sampling: Box::new(sampling) }
+    }
+
+    /// Submits the order to the engine behind `slot`.
+    ///
+    /// # Errors
+    /// When the model cannot serve, the order makes no sense for it, or its queue is full.
+    pub async fn place(self, slot: &Slot) -> Result<Running, Refusal> {
+        let (placed, events) = self.submit(slot).await?;
+        Ok(Running { order: self, slot: slot.clone(), placed, events, reloads: 0 })
+    }
+
+    async fn submit(&self, slot: &Slot) -> Result<(Placed, mpsc::Receiver<Event>), Refusal> {
+        let served = slot.served(self.clock.deadline).await?;
+        let tokens = self.prompt.tokens(&served).await?;
+        let (task, max_tokens) = self.task(&served, tokens.ids.len())?;
+        let (sender, events) = mpsc::channel(EVENTS);
+        let job = Job {
+            task,
+            tokens: Arc::clone(&tokens.ids),
+            text: tokens.text,
+            namespace: self.namespace,
+            codec: request::codec(&self.kv_dtype, &served.info)?,
+            policy: self.policy,
+            persist: self.persist,
+            deadline: self.clock.deadline,
+            received: self.clock.received,
+            generation: served.info.generation,
+            events: sender,
+        };
+        let name = &served.info.name;
+        slot.engine().submit(job).map_err(|refused| Refusal::from_submit(refused, name))?;
+        Ok((Placed { served, tokens, max_tokens }, events))
+    }
+
+    fn task(&self, served: &Served, prompt: usize) -> Result<(Task, u32), Refusal> {
+        match &self.wish {
+            Wish::Score { top } => Ok((Task::Score { top: *top }, 0)),
+            Wish::Sample { sampling } => {
+                let sampling = request::sampling(sampling, served, prompt)?;
+                let max_tokens = sampling.max_tokens;
+                Ok((Task::Sample(sampling), max_tokens))
+            }
+        }
+    }
+
+    /// How tokens are chosen; nothing when none are.
+    pub fn sampling(&self) -> Option<&wire::Sampling> {
+        match &self.wish {
+            Wish::Sample { sampling } => Some(sampling),
+            Wish::Score { .. } => None,
+        }
+    }
+}
+
+impl Running {
+    /// What was asked for.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// What it came to mean. Changes only while no event has come.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// The next event; none behind `Done`.
+    ///
+    /// Dropping the future loses nothing but, while the order is being placed again, the order.
+    ///
+    /// # Errors
+    /// When the engine could not serve the request, or has died.
+    pub async fn next(&mut self) -> Result<Event, Refusal> {
+        loop {
+            match self.events.recv().await {
+                Some(Event::Failed(Failure::Reloaded)) if self.reloads < RELOADS => {
+                    self.reloads += 1;
+                    (self.placed, self.events) = self.order.submit(&self.slot).await?;
+                }
+                Some(Event::Failed(failure)) => return Err(Refusal::Engine(failure)),
+                Some(event) => return Ok(event),
+                None => {
+                    let name = self.slot.engine().name().to_owned();
+                    return Err(Refusal::Stopped { name });
+                }
+            }
+        }
+    }
+}

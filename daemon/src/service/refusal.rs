@@ -1,0 +1,292 @@
+//! Everything the service says no to, and how a client can tell.
+//!
+//! Each refusal has a gRPC code for generic clients, a message for people with the numbers in it,
+//! and a stable reason for programs, sent as `google.rpc.ErrorInfo`. Those that pass by themselves
+//! also carry a `google.rpc.RetryInfo`.
+//! The reasons are part of the protocol: `docs/protocol.md` lists them, and a test compares.
+
+use std::fmt;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::engine::handle::Refused;
+use crate::engine::job::Failure;
+use crate::text::TokenizerError;
+
+/// `ErrorInfo.domain` of every refusal.
+const DOMAIN: &str = "tinygpt";
+
+/// When to try again what may soon work.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Why a request was not served.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Somebody else's process.
+    #[error("this daemon serves uid {owner}, the peer is {peer}")]
+    Peer {
+        /// Whom the daemon serves.
+        owner: u32,
+        /// Who asked, in words.
+        peer: String,
+    },
+    /// No model has that name.
+    #[error("there is no model {name:?}; there are {known}")]
+    UnknownModel {
+        /// The name.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The model's file cannot be served.
+    #[error("model {name} cannot serve: {why}")]
+    ModelFailed {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The model is not there yet.
+    #[error("model {name} is still loading")]
+    Loading {
+        /// Its name.
+        name: String,
+    },
+    /// The model's thread has died or ended.
+    #[error("the engine of model {name} has stopped")]
+    Stopped {
+        /// Its name.
+        name: String,
+    },
+    /// The engine took the request and could not do it.
+    #[error("{0}")]
+    Engine(Failure),
+    /// The engine's queue is full.
+    #[error("{waiting} requests are waiting, the queue holds {limit}")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: Count,
+        /// Most that may.
+        limit: Count,
+    },
+    /// Neither text nor ids.
+    #[error("the request has no prompt: set text or token_ids")]
+    NoPrompt,
+    /// A prompt of no tokens.
+    #[error("the prompt is 0 tokens long, at least 1 is needed")]
+    EmptyPrompt,
+    /// More than the model can see.
+    #[error("prompt is {tokens} tokens, context is {context}")]
+    PromptTooLong {
+        /// Its length.
+        tokens: Count,
+        /// Most there may be.
+        context: Count,
+    },
+    /// An id that means nothing to the model.
+    #[error("token id {id} in {field} is outside the vocabulary of {vocab} ids")]
+    TokenOutsideVocabulary {
+        /// Where it was given.
+        field: &'static str,
+        /// The id.
+        id: Count,
+        /// The number of ids.
+        vocab: Count,
+    },
+    /// The tokenizer cannot do it.
+    #[error("cannot tokenise the text: {0}")]
+    Tokenizer(#[from] TokenizerError),
+    /// A number that makes no sense.
+    #[error("{field} is {value}, allowed is {allowed}")]
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        allowed: String,
+    },
+    /// A name that stands for nothing.
+    #[error("{field} {value:?} is not known; known are {known}")]
+    UnknownValue {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        known: String,
+    },
+    /// Designed and not built.
+    #[error("{0} is not implemented in this version")]
+    NotImplemented(&'static str),
+    /// A key that is no key.
+    #[error("{key:?} is no prompt key: between 4 and 64 hexadecimal digits are")]
+    MalformedKey {
+        /// What was given.
+        key: String,
+    },
+    /// A key of nothing.
+    #[error("no cached prompt has the key {key}")]
+    UnknownKey {
+        /// What was given.
+        key: String,
+    },
+    /// A prefix of several keys.
+    #[error("{count} cached prompts have keys that begin with {key}")]
+    AmbiguousKey {
+        /// What was given.
+        key: String,
+        /// How many match.
+        count: Count,
+    },
+    /// Bytes on disk are not what was written.
+    #[error("{damaged} of {checked} cache files are damaged and were set aside: {names}")]
+    Damaged {
+        /// Files that failed.
+        damaged: Count,
+        /// Files read.
+        checked: Count,
+        /// Names of those that failed.
+        names: String,
+    },
+    /// A log filter that cannot be read.
+    #[error("cannot use the log filter {filter:?}: {why}")]
+    LogFilter {
+        /// What was given.
+        filter: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A number as it is written for people: 1,048,576.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl From<usize> for Count {
+    fn from(count: usize) -> Self {
+        Self(count as u64)
+    }
+}
+
+impl From<u32> for Count {
+    fn from(count: u32) -> Self {
+        Self(count.into())
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        let groups = digits.as_bytes().rchunks(3).rev();
+        let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+        f.write_str(&groups.join(","))
+    }
+}
+
+impl Refusal {
+    /// What happened to a job that an engine did not take.
+    pub fn from_submit(refused: Refused, model: &str) -> Self {
+        match refused {
+            Refused::QueueFull { waiting, limit } => {
+                Self::QueueFull { waiting: waiting.into(), limit: limit.into() }
+            }
+            Refused::Stopped => Self::Stopped { name: model.to_owned() },
+        }
+    }
+
+    /// The gRPC code, the stable reason, and when to try again.
+    fn class(&self) -> (Code, &'static str, Option<Duration>) {
+        match self {
+            Self::Peer { .. } => (Code::PermissionDenied, "PEER", None),
+            Self::UnknownModel { .. } => (Code::NotFound, "UNKNOWN_MODEL", None),
+            Self::ModelFailed { .. } => (Code::FailedPrecondition, "MODEL_FAILED", None),
+            Self::Loading { .. } => (Code::Unavailable, "MODEL_LOADING", Some(SOON)),
+            Self::Stopped { .. } => (Code::Unavailable, "ENGINE_STOPPED", Some(SOON)),
+            Self::Engine(failure) => class_of(failure),
+            Self::QueueFull { .. } => (Code::ResourceExhausted, "QUEUE_FULL", Some(SOON)),
+            Self::NoPrompt => (Code::InvalidArgument, "NO_PROMPT", None),
+            Self::EmptyPrompt => (Code::InvalidArgument, "EMPTY_PROMPT", None),
+            Self::PromptTooLong { .. } => (Code::InvalidArgument, "PROMPT_TOO_LONG", None),
+            Self::TokenOutsideVocabulary { .. } => {
+                (Code::InvalidArgument, "TOKEN_OUTSIDE_VOCABULARY", None)
+            }
+            Self::Tokenizer(_) => (Code::InvalidArgument, "UNTOKENIZABLE", None),
+            Self::OutOfRange { .. } => (Code::InvalidArgument, "OUT_OF_RANGE", None),
+            Self::UnknownValue { .. } => (Code::InvalidArgument, "UNKNOWN_VALUE", None),
+            Self::NotImplemented(_) => (Code::Unimplemented, "NOT_IMPLEMENTED", None),
+            Self::MalformedKey { .. } => (Code::InvalidArgument, "MALFORMED_KEY", None),
+            Self::UnknownKey { .. } => (Code::NotFound, "UNKNOWN_KEY", None),
+            Self::AmbiguousKey { .. } => (Code::InvalidArgument, "AMBIGUOUS_KEY", None),
+            Self::Damaged { .. } => (Code::DataLoss, "DAMAGED", None),
+            Self::LogFilter { .. } => (Code::InvalidArgument, "LOG_FILTER", None),
+        }
+    }
+}
+
+fn class_of(failure: &Failure) -> (Code, &'static str, Option<Duration>) {
+    match failure {
+        Failure::Deadline { .. } => (Code::DeadlineExceeded, "DEADLINE", None),
+        Failure::TooLarge { .. } => (Code::ResourceExhausted, "KV_BUDGET", None),
+        Failure::Stalled(_) => (Code::Cancelled, "STALLED", None),
+        Failure::Reloaded => (Code::Unavailable, "MODEL_RELOADED", Some(SOON)),
+        Failure::Memory(_) => (Code::ResourceExhausted, "MEMORY", Some(SOON)),
+        Failure::Draining => (Code::Unavailable, "DRAINING", Some(SOON)),
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let (code, reason, retry) = refusal.class();
+        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, []);
+        if retry.is_some() {
+            details.set_retry_info(retry);
+        }
+        Status::with_error_details(code, refusal.to_string(), details)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_people_the_numbers_and_programs_the_reason() {
+        let refusal = Refusal::PromptTooLong { tokens: Count(9_001), context: Count(8_192) };
+        let status = Status::from(refusal);
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(status.message(), "prompt is 9,001 tokens, context is 8,192");
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!((&*info.reason, &*info.domain), ("PROMPT_TOO_LONG", "tinygpt"));
+        assert!(status.get_details_retry_info().is_none());
+    }
+
+    #[test]
+    fn what_passes_by_itself_says_when_to_try_again() {
+        let waiting = Refused::QueueFull { waiting: 7, limit: 7 };
+        let status = Status::from(Refusal::from_submit(waiting, "m"));
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SOON));
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let written = [0, 999, 1_000, 1_048_576].map(|n| Count(n).to_string());
+        assert_eq!(written, ["0", "999", "1,000", "1,048,576"]);
+    }
+
+    #[test]
+    fn every_reason_is_documented() {
+        let protocol = include_str!("../../../docs/protocol.md");
+        let source = include_str!("refusal.rs").split("#[cfg(test)]").next().unwrap();
+        let reasons = source.split('"').skip(1).step_by(2).filter(|text| {
+            text.len() > 3 && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+        });
+        let missing: Vec<_> =
+            reasons.filter(|reason| !protocol.contains(&format!("`{reason}`"))).collect();
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+}

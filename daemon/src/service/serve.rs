@@ -1,0 +1,168 @@
+//! The life of the gRPC server: from the first connection to the last.
+
+use std::future::{Future, pending};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tinygpt_proto::v1::admin_service_server::AdminServiceServer;
+use tinygpt_proto::v1::cache_service_server::CacheServiceServer;
+use tinygpt_proto::v1::inference_service_server::InferenceServiceServer;
+use tinygpt_proto::v1::model_service_server::ModelServiceServer;
+use tinygpt_proto::{FILE_DESCRIPTOR_SET, MAX_MESSAGE_BYTES};
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+use tokio_stream::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tonic::service::InterceptorLayer;
+use tonic::transport::Server;
+use tonic_reflection::server::Builder;
+
+use super::authority::AuthorityStream;
+use super::grpc::{Admin, Cache, Inference, Models};
+use super::peer::Peer;
+use super::{Daemon, health};
+
+/// How long connections may take to close when everything has been said. Streams that never end
+/// by themselves, such as a watch of the health, would otherwise hold the daemon for ever.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How often a silent connection is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// A deadline that nobody will see.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// When a daemon ends by itself, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// What running requests get after `shutdown`.
+    pub grace: Duration,
+    /// End after so long without a request.
+    pub idle_exit: Option<Duration>,
+}
+
+/// Why a daemon ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// `shutdown` came.
+    Shutdown,
+    /// A client asked it to drain.
+    Drained,
+    /// Nobody asked anything for long enough.
+    Idle,
+    /// The thread of an engine died.
+    Poisoned,
+}
+
+/// Why the server could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The connections could not be served.
+    #[error("cannot serve connections: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// The protocol's own description is broken.
+    #[error("cannot offer server reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// A generated server with the protocol's message limit; they share no trait.
+macro_rules! sized {
+    ($server:expr) => {
+        $server
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
+    };
+}
+
+/// Serves `incoming` connections until `shutdown`, a request to drain, idleness, or the death of
+/// an engine.
+///
+/// Then the engines are drained while requests are still answered, new ones with a refusal that
+/// says so. Returns when the engines have ended and the connections are closed.
+///
+/// # Errors
+/// When connections cannot be served at all.
+pub async fn serve(
+    daemon: Daemon,
+    incoming: impl Stream<Item = io::Result<UnixStream>>,
+    shutdown: impl Future<Output = ()>,
+    limits: Limits,
+) -> Result<Ended, ServeError> {
+    let daemon = Arc::new(daemon);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let router = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .layer(InterceptorLayer::new(Peer::check::<()>))
+        .add_service(sized!(InferenceServiceServer::new(Inference(Arc::clone(&daemon)))))
+        .add_service(sized!(CacheServiceServer::new(Cache(Arc::clone(&daemon)))))
+        .add_service(sized!(ModelServiceServer::new(Models(Arc::clone(&daemon)))))
+        .add_service(sized!(AdminServiceServer::new(Admin(Arc::clone(&daemon)))))
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .add_service(health);
+    let incoming = incoming.map(|connection| connection.map(AuthorityStream::new));
+    let closing = CancellationToken::new();
+    let served = router.serve_with_incoming_shutdown(incoming, closing.cancelled());
+    let life = async {
+        let ended = daemon.wind_down(shutdown, limits).await;
+        closing.cancel();
+        sleep(FAREWELL).await;
+        ended
+    };
+    let mut life = pin!(life);
+    tokio::select! {
+        served = served => served?,
+        ended = &mut life => return Ok(ended),
+        never = health::follow(&daemon, &reporter) => match never {},
+    }
+    // The connections were closed before the farewell was over.
+    Ok(life.await)
+}
+
+impl Daemon {
+    /// Waits for a reason to end, has the engines end, and returns when they have and their
+    /// clients have had a moment to hear of it.
+    async fn wind_down(&self, shutdown: impl Future<Output = ()>, limits: Limits) -> Ended {
+        let mut shutdown = pin!(shutdown);
+        let ended = tokio::select! {
+            () = &mut shutdown => Ended::Shutdown,
+            () = self.drain.cancelled() => Ended::Drained,
+            () = self.idle(limits.idle_exit) => Ended::Idle,
+            () = self.models.poisoned() => Ended::Poisoned,
+        };
+        tracing::info!(reason = ?ended, "ending");
+        self.drain.cancel();
+        let patience = if ended == Ended::Drained { FOREVER } else { limits.grace };
+        self.models.drain(Instant::now() + patience);
+        tokio::select! {
+            () = self.models.ended() => {}
+            // Whoever asked for patience is overruled by whoever has none.
+            () = shutdown, if ended != Ended::Shutdown => {
+                self.models.drain(Instant::now() + limits.grace);
+                self.models.ended().await;
+            }
+        }
+        ended
+    }
+
+    /// Returns when nobody has asked anything for `limit`.
+    async fn idle(&self, limit: Option<Duration>) {
+        let Some(limit) = limit else { return pending().await };
+        loop {
+            let idle = self.tally.idle();
+            if idle >= limit {
+                return;
+            }
+            sleep(limit - idle).await;
+        }
+    }
+}
+
+/// Describes our protocol and the health protocol; reflection describes itself.
+fn reflection() -> Builder<'static> {
+    Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

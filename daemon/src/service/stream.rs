@@ -1,0 +1,296 @@
+//! From an engine's events to the messages of a response stream.
+//!
+//! A task per request moves events from the engine's channel to the client's. While the client is
+//! not ready for a message, tokens gather in one pending delta, so that a slow reader gets fewer
+//! and longer messages and costs nobody anything. Beyond [`MOST_PENDING`] bytes the task stops
+//! reading; the engine's channel then fills, and that one sequence pauses.
+//!
+//! The client's end of its own stream of requests means nothing here. That it has gone is seen by
+//! its response stream being dropped; the task then ends, and with it the engine's work.
+
+use std::collections::VecDeque;
+
+use tinygpt_proto::v1 as wire;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::convert::reply::{self, Reused};
+use super::order::Running;
+use super::refusal::Refusal;
+use super::tally::Flight;
+use super::transcript::Transcript;
+use crate::engine::Event;
+use crate::engine::job::{Admitted, Done, Persist, Token};
+
+/// Most bytes that wait for one client.
+const MOST_PENDING: usize = 1 << 20;
+
+/// A message of a response stream, whichever RPC it belongs to.
+#[derive(Debug)]
+pub enum Message {
+    /// The request runs.
+    Admitted(wire::Admitted),
+    /// The prompt is being computed.
+    Progress(wire::PrefillProgress),
+    /// New output.
+    Delta(wire::Delta),
+    /// The end.
+    Done(wire::Done),
+}
+
+/// A stream of responses.
+pub type Responses<R> = ReceiverStream<Result<R, Status>>;
+
+/// The responses to a running request; `wrap` makes the RPC's own message.
+pub fn respond<R: Send + 'static>(
+    running: Running,
+    echo: bool,
+    flight: Flight,
+    wrap: fn(Message) -> R,
+) -> Responses<R> {
+    let (client, stream) = mpsc::channel(1);
+    let script = Script::new(&running, echo);
+    tokio::spawn(pump(running, script, flight, client, wrap));
+    ReceiverStream::new(stream)
+}
+
+async fn pump<R>(
+    mut running: Running,
+    mut script: Script,
+    mut flight: Flight,
+    client: mpsc::Sender<Result<R, Status>>,
+    wrap: fn(Message) -> R,
+) {
+    let mut pending = Pending::default();
+    let mut open = true;
+    while open || !pending.is_empty() {
+        tokio::select! {
+            biased;
+            permit = client.reserve(), if !pending.is_empty() => {
+                let Ok(permit) = permit else { return };
+                pending.pop().into_iter().for_each(|message| permit.send(Ok(wrap(message))));
+                }
+            () = client.closed(), if pending.is_empty() => return,
+            event = running.next(), if open && pending.has_room() => match event {
+                Ok(event) => {
+                    if let Event::Done(done) = &event {
+                        flight.finished(running.placed().tokens.ids.len(), done);
+                    }
+                    open = script.play(&running, event, &mut pending);
+                }
+                Err(refusal) => {
+                    flight.failed();
+                    return fail(refusal, pending, client, wrap).await;
+                }
+            },
+        }
+    }
+}
+
+/// Sends what is still pending, then the status that ends the stream.
+async fn fail<R>(
+    refusal: Refusal,
+    mut pending: Pending,
+    client: mpsc::Sender<Result<R, Status>>,
+    wrap: fn(Message) -> R,
+) {
+    while let Some(message) = pending.pop() {
+        if client.send(Ok(wrap(message))).await.is_err() {
+            return;
+        }
+    }
+    // A client that has gone needs no status.
+    let _ = client.send(Err(refusal.into())).await;
+}
+
+/// Turns events into messages.
+#[derive(Debug)]
+struct Script {
+    transcript: Transcript,
+    echo: bool,
+    logprobs: bool,
+}
+
+impl Script {
+    fn new(running: &Running, echo: bool) -> Self {
+        let sampling = running.order().sampling();
+        let stops = sampling.map(|sampling| sampling.stop.clone()).unwrap_or_default();
+        let tokenizer = running.placed().served.tokenizer.clone();
+        Self {
+            transcript: Transcript::new(tokenizer, stops),
+            echo,
+            logprobs: sampling.is_some_and(|sampling| sampling.logprobs.is_some()),
+        }
+    }
+
+    /// Whether more will follow.
+    fn play(&mut self, running: &Running, event: Event, pending: &mut Pending) -> bool {
+        match event {
+            Event::Admitted(admitted) => {
+                // The model may have been loaded anew since the order was placed first.
+                *self = Self::new(running, self.echo);
+                pending.push(Message::Admitted(self.admitted(running, &admitted)));
+            }
+            Event::Progress { done, total } => {
+                let progress = wire::PrefillProgress { done_tokens: done, total_tokens: total };
+                pending.push(Message::Progress(progress));
+            }
+            Event::Token(token) => pending.push(Message::Delta(self.delta(token))),
+            Event::Done(done) => {
+                let rest = self.transcript.finish();
+                if !rest.is_empty() {
+                    let delta = wire::Delta { text: rest, ..Default::default() };
+                    pending.push(Message::Delta(delta));
+                }
+                pending.push(Message::Done(finished(running, &done)));
+                return false;
+            }
+            // Scores go to Score, failures end `Running::next`.
+            Event::Scored(_) | Event::Failed(_) => {}
+        }
+        true
+    }
+
+    fn admitted(&self, running: &Running, admitted: &Admitted) -> wire::Admitted {
+        let placed = running.placed();
+        let reused = Reused::new(&admitted.reuse, &placed.served.tokenizer);
+        let sampling = running.order().sampling();
+        wire::Admitted {
+            model: placed.served.info.name.clone(),
+            prompt_tokens: placed.tokens.count(),
+            max_tokens: placed.max_tokens,
+            queue_ms: reply::milliseconds(admitted.queued),
+            verdict: reused.verdict,
+            reason: reused.reason,
+            divergence: reused.divergence,
+            warnings: placed.tokens.warnings.clone(),
+            prompt_token_ids: if self.echo { placed.tokens.ids.to_vec() } else { Vec::new() },
+            seed: sampling.and_then(|sampling| sampling.seed).unwrap_or_default(),
+        }
+    }
+
+    fn delta(&mut self, token: Token) -> wire::Delta {
+        let (id, text) = (token.id, self.transcript.push(token.id));
+        let logprobs = self.logprobs.then(|| reply::logprobs(token));
+        wire::Delta { text, token_ids: vec![id], logprobs: logprobs.into_iter().collect() }
+    }
+}
+
+fn finished(running: &Running, done: &Done) -> wire::Done {
+    let placed = running.placed();
+    let reused = Reused::new(&done.reuse, &placed.served.tokenizer);
+    let durable = running.order().persist == Persist::Durable && done.key.is_some();
+    wire::Done {
+        finish_reason: reply::finish(done.finish).into(),
+        verdict: reused.verdict,
+        reason: reused.reason,
+        divergence: reused.divergence,
+        usage: Some(reply::usage(placed.tokens.count(), &done.reuse, done.completion)),
+        timings: Some(reply::timings(&done.times)),
+        numerics: placed.served.info.numerics.to_owned(),
+        prompt_key: done.key.map(|key| key.to_string()).unwrap_or_default(),
+        warnings: reply::warnings(done, durable),
+    }
+}
+
+/// Messages that the client is not ready for yet.
+#[derive(Debug, Default)]
+struct Pending {
+    messages: VecDeque<Message>,
+    bytes: usize,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes < MOST_PENDING
+    }
+
+    /// Takes a message in; one that continues the last becomes one with it.
+    fn push(&mut self, message: Message) {
+        self.bytes += size(&message);
+        match (self.messages.back_mut(), message) {
+            (Some(Message::Delta(last)), Message::Delta(next)) => {
+                last.text += &next.text;
+                last.token_ids.extend(next.token_ids);
+                last.logprobs.extend(next.logprobs);
+            }
+            (Some(Message::Progress(last)), Message::Progress(next)) => *last = next,
+            (_, message) => self.messages.push_back(message),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        let message = self.messages.pop_front()?;
+        self.bytes -= size(&message).min(self.bytes);
+        Some(message)
+    }
+}
+
+/// About how many bytes a message takes. Only deltas grow.
+fn size(message: &Message) -> usize {
+    match message {
+        Message::Delta(delta) => {
+            let tops: usize = delta.logprobs.iter().map(|token| 1 + token.top.len()).sum();
+            delta.text.len() + 4 * delta.token_ids.len() + 8 * tops
+        }
+        Message::Admitted(_) | Message::Progress(_) | Message::Done(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta(text: &str, id: u32) -> Message {
+        let text = text.to_owned();
+        Message::Delta(wire::Delta { text, token_ids: vec![id], logprobs: Vec::new() })
+    }
+
+    #[test]
+    fn tokens_that_wait_become_one_delta() {
+        let mut pending = Pending::default();
+        [delta("a", 1), delta("", 2), delta("b", 3)].into_iter().for_each(|d| pending.push(d));
+        let Some(Message::Delta(all)) = pending.pop() else { panic!("a delta was pushed") };
+        assert_eq!((&*all.text, &*all.token_ids), ("ab", &[1, 2, 3][..]));
+        assert!(pending.is_empty());
+        assert_eq!(pending.bytes, 0);
+    }
+
+    #[test]
+    fn of_waiting_progress_only_the_last_is_told() {
+        let mut pending = Pending::default();
+        for done_tokens in [1, 2] {
+            pending.push(Message::Progress(wire::PrefillProgress { done_tokens, total_tokens: 9 }));
+        }
+        let Some(Message::Progress(progress)) = pending.pop() else { panic!("it was pushed") };
+        assert_eq!(progress.done_tokens, 2);
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn messages_of_other_kinds_keep_their_order() {
+        let mut pending = Pending::default();
+        pending.push(Message::Admitted(wire::Admitted::default()));
+        pending.push(delta("a", 1));
+        pending.push(Message::Done(wire::Done::default()));
+        assert!(matches!(pending.pop(), Some(Message::Admitted(_))));
+        assert!(matches!(pending.pop(), Some(Message::Delta(_))));
+        assert!(matches!(pending.pop(), Some(Message::Done(_))));
+    }
+
+    #[test]
+    fn a_mebibyte_that_waits_is_enough() {
+        let mut pending = Pending::default();
+        pending.push(delta(&"x".repeat(MOST_PENDING - 10), 1));
+        assert!(pending.has_room());
+        pending.push(delta("xxxxxx", 2));
+        assert!(!pending.has_room());
+        pending.pop();
+        assert!(pending.has_room());
+    }
+}
