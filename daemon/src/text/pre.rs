@@ -13,13 +13,23 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use super::bpe::TokenizerError;
 
 /// Names that are known, for messages.
-pub(super) const KNOWN: &str = "gpt-2, llama-bpe, llama3, llama-v3, smollm";
+pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, llama3, llama-v3, smollm";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// llama.cpp's own cut, for files that were converted without knowing the right one.
+const DEFAULT: [&str; 4] = [
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+];
 
 /// A way of cutting, and what comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pre {
+    /// Punctuation, then GPT-2's words, then runs of three digits.
+    Default,
     /// GPT-2's words.
     Gpt2,
     /// GPT-2's words, every digit on its own.
@@ -31,6 +41,7 @@ pub(super) enum Pre {
 impl Pre {
     pub(super) fn named(name: Option<&str>) -> Result<Self, TokenizerError> {
         match name {
+            Some("default") => Ok(Self::Default),
             Some("gpt-2") => Ok(Self::Gpt2),
             Some("smollm") => Ok(Self::Smollm),
             Some("llama-bpe" | "llama3" | "llama-v3") => Ok(Self::Llama3),
@@ -43,6 +54,10 @@ impl Pre {
     pub(super) fn pre_tokenizer(self) -> Result<PreTokenizerWrapper, TokenizerError> {
         let bytes = |words: bool| PreTokenizerWrapper::from(ByteLevel::new(false, false, words));
         Ok(match self {
+            Self::Default => {
+                let cuts = DEFAULT.into_iter().map(split).chain([Ok(bytes(false))]);
+                Sequence::new(cuts.collect::<Result<_, _>>()?).into()
+            }
             Self::Gpt2 => bytes(true),
             Self::Smollm => Sequence::new(vec![Digits::new(true).into(), bytes(true)]).into(),
             Self::Llama3 => Sequence::new(vec![split(LLAMA3)?, bytes(false)]).into(),

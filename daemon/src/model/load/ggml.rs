@@ -318,3 +318,67 @@ fn q6_k(block: &[u8; 210], q: &mut [i8], scale: &mut [f32], _min: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use candle_core::Device;
+    use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every quantised type, the oracle's name for it, and where its f16 fields lie in a block.
+    const TYPES: [(GgmlType, GgmlDType, &[usize]); 8] = [
+        (GgmlType::Q8_0, GgmlDType::Q8_0, &[0]),
+        (GgmlType::Q4_0, GgmlDType::Q4_0, &[0]),
+        (GgmlType::Q4_1, GgmlDType::Q4_1, &[0, 2]),
+        (GgmlType::Q5_0, GgmlDType::Q5_0, &[0]),
+        (GgmlType::Q5_1, GgmlDType::Q5_1, &[0, 2]),
+        (GgmlType::Q4_K, GgmlDType::Q4K, &[0, 2]),
+        (GgmlType::Q5_K, GgmlDType::Q5K, &[0, 2]),
+        (GgmlType::Q6_K, GgmlDType::Q6K, &[208]),
+    ];
+
+    fn check(dtype: GgmlType, oracle: GgmlDType, bytes: &[u8]) {
+        let Affine { group, q, scale, min } = Affine::unpack(dtype, bytes).unwrap();
+        let expected = qtensor_from_ggml(oracle, bytes, vec![q.len()], &Device::Cpu).unwrap();
+        let expected: Vec<f32> = expected.dequantize(&Device::Cpu).unwrap().to_vec1().unwrap();
+        for (i, (&q, expected)) in q.iter().zip(expected).enumerate() {
+            let (scale, min) = (scale[i / group], min[i / group]);
+            let value = f32::from(q).mul_add(scale, min);
+            let size = (f32::from(q) * scale).abs() + min.abs();
+            let error = (value - expected).abs();
+            assert!(error <= 1e-6 * size, "{dtype:?} element {i}: {value}, expected {expected}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_blocks_of_every_type_have_the_oracles_values(
+            seed in proptest::collection::vec(any::<u8>(), 3 * 210),
+            halves in proptest::collection::vec(-100.0f32..100.0, 6),
+        ) {
+            for (dtype, oracle, fields) in TYPES {
+                let mut bytes = seed[..3 * dtype.block_bytes()].to_vec();
+                for (block, bytes) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
+                    for (&field, half) in fields.iter().zip(&halves[2 * block..]) {
+                        let half = f16::from_f32(*half).to_le_bytes();
+                        bytes[field..field + 2].copy_from_slice(&half);
+                    }
+                }
+                check(dtype, oracle, &bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn every_type_number_has_the_oracles_block_size() {
+        for (dtype, oracle, _) in TYPES {
+            let id = (0..64).find(|&id| GgmlType::from_id(id) == Some(dtype)).unwrap();
+            assert_eq!(dtype.block_bytes(), oracle.type_size(), "{id}");
+            assert_eq!(dtype.block(), oracle.block_size(), "{id}");
+        }
+        assert_eq!(GgmlType::from_id(4), None);
+    }
+}

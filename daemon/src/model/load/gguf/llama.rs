@@ -29,6 +29,9 @@ const KNOWN: [&str; 16] = [
 /// Base of the rotary frequencies in files that do not say.
 const ROPE_BASE: f32 = 10_000.0;
 
+/// Longest context that is believed: tables are made for it.
+const CONTEXT: usize = 1 << 22;
+
 /// The dimensions, checked against each other; `vocab` is the number of tokens in the file.
 pub(super) fn config(
     metadata: &Metadata<'_>,
@@ -55,7 +58,7 @@ pub(super) fn config(
         width,
         mlp: positive(metadata, "llama.feed_forward_length")?,
         head_dim,
-        context: positive(metadata, "llama.context_length")?,
+        context: context(metadata)?,
         vocab,
         eps: metadata.float("llama.attention.layer_norm_rms_epsilon")?,
         rope_base: metadata.optional_float("llama.rope.freq_base")?.unwrap_or(ROPE_BASE),
@@ -82,6 +85,13 @@ fn head_dim(metadata: &Metadata<'_>, width: usize, heads: usize) -> Result<usize
         expect(found == head_dim, key, found, || format!("the head size, {head_dim}"))?;
     }
     Ok(head_dim)
+}
+
+fn context(metadata: &Metadata<'_>) -> Result<usize, LoadError> {
+    const KEY: &str = "llama.context_length";
+    let found = positive(metadata, KEY)?;
+    expect(found <= CONTEXT, KEY, found, || format!("at most {CONTEXT}"))?;
+    Ok(found)
 }
 
 fn rope_factors(tensors: &mut Tensors<'_>, head_dim: usize) -> Result<Option<Vec<f32>>, LoadError> {

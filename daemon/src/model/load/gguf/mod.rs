@@ -7,6 +7,8 @@ mod container;
 mod llama;
 mod metadata;
 mod tensors;
+#[cfg(test)]
+mod tests;
 mod value;
 mod vocabulary;
 

@@ -1,0 +1,298 @@
+//! Files made by hand, true ones and lying ones.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::num::NonZeroUsize;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::load::BUILTIN;
+
+fn pool() -> Pool {
+    Pool::new(NonZeroUsize::MIN)
+}
+
+fn read(bytes: &[u8]) -> Result<GptWeights, LoadError> {
+    load(bytes, &pool()).map(|checkpoint| match checkpoint.weights {
+        Weights::Gpt(weights) => weights,
+        Weights::Llama(_) => unreachable!("a .tinygpt file"),
+    })
+}
+
+/// A one-layer model, 2 heads of 64, whose element `i` in stored order is `value(i)`.
+struct Sample {
+    header: Value,
+    elements: usize,
+}
+
+const WIDTH: usize = 128;
+const MLP: usize = 64;
+
+fn sample(dtype: &str) -> Sample {
+    let shapes: [(&str, &[usize]); 20] = [
+        ("token_embedding.weight", &[256, WIDTH]),
+        ("position_embedding.weight", &[3, WIDTH]),
+        ("ln_final.weight", &[WIDTH]),
+        ("ln_final.bias", &[WIDTH]),
+        ("blocks.0.ln1.weight", &[WIDTH]),
+        ("blocks.0.ln1.bias", &[WIDTH]),
+        ("blocks.0.attn.q_proj.weight", &[WIDTH, WIDTH]),
+        ("blocks.0.attn.q_proj.bias", &[WIDTH]),
+        ("blocks.0.attn.k_proj.weight", &[WIDTH, WIDTH]),
+        ("blocks.0.attn.k_proj.bias", &[WIDTH]),
+        ("blocks.0.attn.v_proj.weight", &[WIDTH, WIDTH]),
+        ("blocks.0.attn.v_proj.bias", &[WIDTH]),
+        ("blocks.0.attn.o_proj.weight", &[WIDTH, WIDTH]),
+        ("blocks.0.attn.o_proj.bias", &[WIDTH]),
+        ("blocks.0.ln2.weight", &[WIDTH]),
+        ("blocks.0.ln2.bias", &[WIDTH]),
+        ("blocks.0.mlp.fc_in.weight", &[MLP, WIDTH]),
+        ("blocks.0.mlp.fc_in.bias", &[MLP]),
+        ("blocks.0.mlp.fc_out.weight", &[WIDTH, MLP]),
+        ("blocks.0.mlp.fc_out.bias", &[WIDTH]),
+    ];
+    let mut elements = 0;
+    let mut manifest = Vec::new();
+    for (name, shape) in shapes {
+        manifest.push(json!({"name": name, "shape": shape, "floatOffset": elements}));
+        elements += shape.iter().product::<usize>();
+    }
+    let header = json!({
+        "config": {"layers": 1, "heads": 2, "dModel": WIDTH, "dMlp": MLP, "ctx": 3},
+        "manifest": manifest,
+        "weightDtype": dtype,
+        "includesOptimizerState": dtype == "fp32",
+    });
+    Sample { header, elements }
+}
+
+fn value(index: usize) -> f32 {
+    (index % 1021) as f32 / 64.0 - 8.0
+}
+
+impl Sample {
+    fn body(&self) -> Vec<u8> {
+        let values = (0..self.elements).map(value);
+        match self.header["weightDtype"].as_str().unwrap() {
+            "fp16" => values.flat_map(|v| half::f16::from_f32(v).to_le_bytes()).collect(),
+            "int4" => {
+                let blocks = self.elements / BLOCK;
+                let scales = (0..blocks).flat_map(|b| half(b).to_le_bytes());
+                let packed = (0..blocks * BLOCK / 2).map(|at| (at % 251) as u8);
+                scales.chain(packed).collect()
+            }
+            _ => self.triplets(),
+        }
+    }
+
+    /// Weights, then moments that must not be read as weights.
+    fn triplets(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        let mut start = 0;
+        for entry in self.header["manifest"].as_array().unwrap() {
+            let shape = entry["shape"].as_array().unwrap();
+            let count: usize =
+                shape.iter().map(|dim| dim.as_u64().unwrap() as usize).product();
+            body.extend((start..start + count).flat_map(|i| value(i).to_le_bytes()));
+            body.extend((0..2 * count).flat_map(|_| 1e30f32.to_le_bytes()));
+            start += count;
+        }
+        body
+    }
+
+    fn file(&self) -> Vec<u8> {
+        let json = serde_json::to_vec(&self.header).unwrap();
+        let mut file = b"TGPT\x02\0\0\0".to_vec();
+        file.extend((json.len() as u32).to_le_bytes());
+        file.extend(json);
+        file.extend(7i32.to_le_bytes());
+        file.extend(self.body());
+        file
+    }
+}
+
+/// Scale of the `block`-th int4 block of a sample.
+fn half(block: usize) -> half::f16 {
+    half::f16::from_f32(0.001 + block as f32 / 4096.0)
+}
+
+fn int4(index: usize) -> f32 {
+    let byte = (index / 2 % 251) as u8;
+    let nibble = if index % 2 == 0 { byte & 15 } else { byte >> 4 };
+    (f32::from(nibble) - 8.0) * half(index / BLOCK).to_f32()
+}
+
+fn row(matrix: &Matrix, row: usize) -> Vec<f32> {
+    let mut values = vec![0.0; matrix.k()];
+    matrix.row(row, &mut values);
+    values
+}
+
+fn check(dtype: &str, expected: impl Fn(usize) -> f32) {
+    let sample = sample(dtype);
+    let weights = read(&sample.file()).unwrap();
+    let stored = |from: usize, to: usize, step: usize| {
+        (from..to).step_by(step).map(&expected).collect::<Vec<_>>()
+    };
+    assert_eq!(row(&weights.token_embedding, 5), stored(5 * WIDTH, 6 * WIDTH, 1));
+    let positions = 256 * WIDTH;
+    assert_eq!(weights.position_embedding, stored(positions, positions + 3 * WIDTH, 1));
+    let q = positions + 3 * WIDTH + 4 * WIDTH;
+    let block = &weights.blocks[0];
+    assert_eq!(row(&block.q.weight, 9), stored(q + 9, q + WIDTH * WIDTH, WIDTH));
+    let bias = q + WIDTH * WIDTH;
+    assert_eq!(block.q.bias.as_deref(), Some(&*stored(bias, bias + WIDTH, 1)));
+    let fc_in = q + 4 * (WIDTH * WIDTH + WIDTH) + 2 * WIDTH;
+    assert_eq!((block.fc_in.weight.n(), block.fc_in.weight.k()), (MLP, WIDTH));
+    assert_eq!(row(&block.fc_in.weight, 63), stored(fc_in + 63, fc_in + WIDTH * MLP, MLP));
+}
+
+#[test]
+fn linear_weights_of_every_body_are_transposed_and_embeddings_are_not() {
+    check("fp32", value);
+    check("fp16", value);
+    check("int4", int4);
+}
+
+#[test]
+fn the_built_in_model_has_the_dimensions_it_was_trained_with() {
+    let weights = read(BUILTIN).unwrap();
+    let expected = GptConfig {
+        layers: 6,
+        heads: 6,
+        width: 192,
+        mlp: 768,
+        context: 1024,
+        vocab: 256,
+        eps: 1e-5,
+    };
+    assert_eq!(weights.config, expected);
+}
+
+fn refusal(change: impl FnOnce(&mut Sample)) -> LoadError {
+    let mut sample = sample("fp16");
+    change(&mut sample);
+    read(&sample.file()).unwrap_err()
+}
+
+#[test]
+fn every_feature_that_changes_the_arithmetic_is_refused_by_name() {
+    for (key, setting) in [
+        ("nExperts", json!(4)),
+        ("kvHeads", json!(1)),
+        ("slidingWindow", json!(64)),
+        ("tokenizerSource", json!("dir")),
+        ("useMoD", json!(true)),
+        ("useDifferentialAttention", json!(true)),
+        ("useYOCO", json!(true)),
+        ("useDeepNorm", json!(true)),
+        ("useEmbeddingRMSNorm", json!(true)),
+        ("vocabSize", json!(512)),
+        ("heads", json!(3)),
+        ("layers", json!(0)),
+        ("dModel", json!(1u64 << 40)),
+    ] {
+        let error = refusal(|sample| sample.header["config"][key] = setting.clone());
+        let text = error.to_string();
+        assert!(text.contains(key) || (key == "heads" && text.contains("dModel")), "{text}");
+    }
+}
+
+#[test]
+fn neutral_settings_of_those_features_are_accepted() {
+    let mut sample = sample("fp16");
+    for (key, setting) in [
+        ("nExperts", json!(1)),
+        ("kvHeads", json!(2)),
+        ("slidingWindow", Value::Null),
+        ("useMoD", json!(false)),
+        ("somethingNew", json!({"a": 1})),
+    ] {
+        sample.header["config"][key] = setting;
+    }
+    read(&sample.file()).unwrap();
+}
+
+#[test]
+fn a_lie_about_tensors_names_the_tensor_and_the_numbers() {
+    let entry = |sample: &mut Sample, key: &str, value: Value| {
+        sample.header["manifest"][6][key] = value;
+    };
+    let q = || "blocks.0.attn.q_proj.weight".to_owned();
+    assert_eq!(
+        refusal(|s| entry(s, "name", json!("other"))),
+        LoadError::MissingTensor { tensor: q() }
+    );
+    assert_eq!(
+        refusal(|s| entry(s, "name", json!("ln_final.bias"))),
+        LoadError::Duplicate { what: "tensor", name: "ln_final.bias".into() }
+    );
+    assert_eq!(
+        refusal(|s| entry(s, "shape", json!([64, 256]))),
+        LoadError::Shape { tensor: q(), expected: vec![128, 128], found: vec![64, 256] }
+    );
+    assert_eq!(
+        refusal(|s| entry(s, "shape", json!([1u64 << 40, 1u64 << 40]))),
+        LoadError::Overflow { tensor: q(), dims: vec![1 << 40, 1 << 40] }
+    );
+    let begin = 2 * (u64::from(u32::MAX));
+    assert!(matches!(
+        refusal(|s| entry(s, "floatOffset", json!(u32::MAX))),
+        LoadError::TensorData { begin: found, .. } if found == begin
+    ));
+    let error = refusal(|s| s.header["manifest"] = json!([]));
+    assert!(error.to_string().contains("manifest is 0"), "{error}");
+    let error = refusal(|s| s.header["config"]["layers"] = json!(u32::MAX));
+    assert!(error.to_string().contains("as 4294967295 layers"), "{error}");
+}
+
+#[test]
+fn a_body_of_another_size_than_the_layout_needs_is_refused() {
+    for dtype in ["fp16", "int4"] {
+        let mut file = sample(dtype).file();
+        file.push(0);
+        assert!(matches!(read(&file), Err(LoadError::BodySize { .. })), "{dtype}");
+    }
+    let mut trailing = sample("fp32").file();
+    trailing.push(0);
+    read(&trailing).unwrap();
+}
+
+#[test]
+fn layouts_that_readers_disagree_about_are_refused() {
+    for (dtype, optimizer) in [("fp32", false), ("int4", true), ("bf16", false)] {
+        let error = refusal(|sample| {
+            sample.header["includesOptimizerState"] = json!(optimizer);
+            let body = sample.elements;
+            sample.header["weightDtype"] = json!(dtype);
+            sample.elements = body;
+        });
+        let expected = format!("\"{dtype}\" with includesOptimizerState {optimizer}");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_is_an_error_and_never_a_panic() {
+    let file = sample("fp16").file();
+    for length in (0..file.len()).step_by(997).chain(0..32) {
+        assert!(read(&file[..length]).is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn version_one_is_told_to_re_export() {
+    let mut file = sample("fp16").file();
+    file[4] = 1;
+    let error = read(&file).unwrap_err().to_string();
+    assert!(error.contains("version 1") && error.contains("re-export"), "{error}");
+}
+
+#[test]
+fn a_header_longer_than_the_file_is_refused_before_it_is_read() {
+    let mut file = sample("fp16").file();
+    file[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let error = read(&file).unwrap_err();
+    assert!(matches!(error, LoadError::Truncated { need: 0xffff_ffff, at: 12, .. }));
+}

@@ -1,0 +1,95 @@
+//! Where golden files lie, and the two numpy containers they come in.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// Says that a test cannot run; where nothing may be skipped that is a failure.
+pub fn skip(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true allows no skip: {reason}");
+    eprintln!("skipped: {reason}");
+}
+
+/// The folder of the workspace.
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// A golden file: from the folder that `TINYGPT_GOLDEN` names, else from this repository.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let own = workspace().join("tests/golden");
+    let named = std::env::var_os("TINYGPT_GOLDEN").map(PathBuf::from);
+    let found = named.into_iter().chain([own]).map(|folder| folder.join(name));
+    let found = found.into_iter().find(|path| path.exists());
+    if found.is_none() {
+        skip(&format!("golden file {name} is neither in $TINYGPT_GOLDEN nor in tests/golden"));
+    }
+    found
+}
+
+/// The bytes of a golden file that this repository holds.
+pub fn read(name: &str) -> Vec<u8> {
+    let path = workspace().join("tests/golden").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A golden JSON file that this repository holds.
+pub fn json(name: &str) -> Value {
+    serde_json::from_slice(&read(name)).unwrap()
+}
+
+/// SmolLM2-135M-Instruct in Q4_1.
+pub fn smollm2() -> Option<Vec<u8>> {
+    let named = std::env::var_os("TINYGPT_SMOLLM2").map(PathBuf::from);
+    let usual = workspace().join("target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let path = named.unwrap_or(usual);
+    let model = std::fs::read(&path);
+    if let Err(error) = &model {
+        skip(&format!("SmolLM2 ($TINYGPT_SMOLLM2, {}): {error}", path.display()));
+    }
+    model.ok()
+}
+
+/// Token ids in a JSON array.
+pub fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// Numbers in a JSON array.
+pub fn floats(value: &Value) -> Vec<f32> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+}
+
+/// The f32 elements of an `.npy` file, row-major.
+pub fn npy(bytes: &[u8]) -> Vec<f32> {
+    assert_eq!(&bytes[..7], b"\x93NUMPY\x01", "an .npy file of version 1");
+    let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
+    let (header, data) = bytes[10..].split_at(header);
+    let header = std::str::from_utf8(header).unwrap();
+    assert!(header.contains("'<f4'") && header.contains("'fortran_order': False"), "{header}");
+    data.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect()
+}
+
+/// The f32 elements of one array in an uncompressed `.npz` file, found in the archive's directory.
+///
+/// ```text
+/// "PK\1\2" .. method u16 @10 .. sizes u32 @20,24 | name, extra, comment lengths u16 @28,30,32 ..
+///          .. local header's offset u32 @42 | name | extra | comment
+/// ```
+pub fn npz(bytes: &[u8], array: &str) -> Vec<f32> {
+    let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]) as usize;
+    let u32_at = |at: usize| u16_at(at) | u16_at(at + 2) << 16;
+    let end = bytes.windows(4).rposition(|mark| mark == b"PK\x05\x06").unwrap();
+    let mut entry = u32_at(end + 16);
+    for _ in 0..u16_at(end + 10) {
+        let name = &bytes[entry + 46..][..u16_at(entry + 28)];
+        if name == format!("{array}.npy").as_bytes() {
+            assert_eq!(u16_at(entry + 10), 0, "{array} is stored, not compressed");
+            let local = u32_at(entry + 42);
+            let data = local + 30 + u16_at(local + 26) + u16_at(local + 28);
+            return npy(&bytes[data..data + u32_at(entry + 24)]);
+        }
+        entry += 46 + u16_at(entry + 28) + u16_at(entry + 30) + u16_at(entry + 32);
+    }
+    panic!("no array {array}");
+}

@@ -1,0 +1,56 @@
+//! A real model, SmolLM2-135M-Instruct in Q4_1, against two oracles.
+//!
+//! The first is llama.cpp, which rounds activations to 8 bits in every product: its
+//! log-probabilities are up to 0.4 away from exact ones. The second computes in f32 on dequantised
+//! weights, as this project does.
+
+use serde_json::Value;
+
+use crate::files::{floats, ids, json, smollm2};
+use crate::runner::{Runner, argmax};
+
+/// Log-probabilities of the 20 best ids, against llama.cpp.
+const ROUNDED: f32 = 0.6;
+
+/// The same, against exact arithmetic.
+const EXACT: f32 = 2e-3;
+
+/// Where llama.cpp's two best logits are further apart than this, rounding does not turn them.
+const CLEAR: f32 = 0.5;
+
+fn log_sum_exp(logits: &[f32]) -> f32 {
+    let largest = logits.iter().fold(f32::NEG_INFINITY, |largest, &logit| largest.max(logit));
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+    largest + sum.ln() as f32
+}
+
+/// The largest distance from an oracle's log-probabilities of its 20 best ids.
+fn distance(logits: &[f32], oracle: &Value) -> f32 {
+    let ours = log_sum_exp(logits);
+    let theirs = oracle["logsumexp"].as_f64().unwrap() as f32;
+    let best = ids(&oracle["top20_ids"]).into_iter().zip(floats(&oracle["top20_logits"]));
+    best.map(|(id, expected)| (logits[id as usize] - ours - (expected - theirs)).abs())
+        .fold(0.0, f32::max)
+}
+
+#[test]
+fn smollm2_has_both_oracles_probabilities_and_llama_cpps_clear_choices() {
+    let Some(model) = smollm2() else { return };
+    let mut runner = Runner::new(&model);
+    let golden = json("gguf_public/smollm2-135m-instruct-q4_1/cases.json");
+    for case in golden["cases"].as_array().unwrap() {
+        let name = &case["name"];
+        let mut logits = runner.prompt(&ids(&case["ids"]));
+        let rounded = distance(&logits, case);
+        assert!(rounded <= ROUNDED, "{name}: {rounded} from llama.cpp");
+        if let Some(second) = case.get("second_oracle").filter(|second| !second.is_null()) {
+            let exact = distance(&logits, second);
+            assert!(exact <= EXACT, "{name}: {exact} from exact arithmetic");
+        }
+        let greedy = ids(&case["greedy_ids"]).into_iter().zip(floats(&case["greedy_margin"]));
+        for (step, (id, margin)) in greedy.enumerate() {
+            assert!(argmax(&logits) == id || margin < CLEAR, "{name} step {step}: margin {margin}");
+            logits = runner.feed(&[id], 1).remove(0);
+        }
+    }
+}
