@@ -143,25 +143,8 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
 
 /// This daemon, with these flags, for this user.
 fn installation(args: ServeArgs) -> anyhow::Result<Installation> {
-    let config = Config::resolve(args)?;
-    let home = etcetera::home_dir().context("the user has no home directory")?;
-    let models = config.models.iter().filter_map(|model| {
-        let path = model.path.as_ref()?;
-        Some(["--model".to_owned(), format!("{}={}", model.name, path.display())])
-    });
-    let mut arguments: Vec<String> = models.flatten().collect();
-    match &config.store {
-        Some(store) => arguments.extend(["--cache-dir".into(), store.dir.display().to_string()]),
-        None => arguments.push("--no-persist".into()),
-    }
-    Ok(Installation {
-        executable: std::env::current_exe().context("cannot find this program")?,
-        arguments,
-        socket: config.socket,
-        config: std::env::var_os("XDG_CONFIG_HOME").map_or(home.join(".config"), Into::into),
-        home,
-        user: rustix::process::getuid().as_raw(),
-    })
+    let config = Config::resolve(args.clone())?;
+    Installation::of_this_user(&args, &config.socket).context("cannot describe the service")
 }
 
 #[expect(clippy::print_stdout, reason = "the user sees what is done to the system")]

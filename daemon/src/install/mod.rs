@@ -4,6 +4,7 @@
 //! [`apply`] then does it, one action after the other, and stops at the first that fails.
 //! The supervisor owns the socket and starts the daemon at the first connection, so nothing here starts it.
 
+mod arguments;
 mod units;
 
 use std::fmt;
@@ -11,6 +12,10 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+
+use crate::config::ServeArgs;
 
 /// The launch agent's name.
 const LABEL: &str = "com.tinygpt.daemon";
@@ -82,6 +87,22 @@ impl Supervisor {
 }
 
 impl Installation {
+    /// This program, for the user who runs it, started with what `args` say and listening on `socket`.
+    ///
+    /// # Errors
+    /// When the program's own path, a home directory or the current directory cannot be found.
+    pub fn of_this_user(args: &ServeArgs, socket: &Path) -> io::Result<Self> {
+        let base = etcetera::base_strategy::Xdg::new().map_err(io::Error::other)?;
+        Ok(Self {
+            executable: std::env::current_exe()?,
+            arguments: arguments::words(args)?,
+            socket: std::path::absolute(socket)?,
+            home: base.home_dir().to_owned(),
+            config: base.config_dir(),
+            user: rustix::process::getuid().as_raw(),
+        })
+    }
+
     /// What `print-plist` prints: the launch agent with everything filled in.
     #[must_use]
     pub fn plist(&self) -> String {
