@@ -92,8 +92,7 @@ impl Sample {
         let mut start = 0;
         for entry in self.header["manifest"].as_array().unwrap() {
             let shape = entry["shape"].as_array().unwrap();
-            let count: usize =
-                shape.iter().map(|dim| dim.as_u64().unwrap() as usize).product();
+            let count: usize = shape.iter().map(|dim| dim.as_u64().unwrap() as usize).product();
             body.extend((start..start + count).flat_map(|i| value(i).to_le_bytes()));
             body.extend((0..2 * count).flat_map(|_| 1e30f32.to_le_bytes()));
             start += count;
@@ -119,7 +118,7 @@ fn half(block: usize) -> half::f16 {
 
 fn int4(index: usize) -> f32 {
     let byte = (index / 2 % 251) as u8;
-    let nibble = if index % 2 == 0 { byte & 15 } else { byte >> 4 };
+    let nibble = if index.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
     (f32::from(nibble) - 8.0) * half(index / BLOCK).to_f32()
 }
 
