@@ -24,12 +24,28 @@ struct Module {
 const MODULES: &[Module] = &[
     Module {
         name: "service",
-        may_import: &["text", "engine", "store", "kv::codec", "kv::key", "metrics", "sys"],
+        may_import: &[
+            "text",
+            "engine",
+            "store",
+            "kv::codec",
+            "kv::key",
+            "model::load::Vocabulary",
+            "metrics",
+            "sys",
+        ],
         above: true,
     },
     Module {
         name: "text",
-        may_import: &["engine::constraint", "engine::Constraint", "engine::Mask"],
+        // The vocabulary is plain data that the model file carries and a tokenizer is built from.
+        may_import: &[
+            "engine::constraint",
+            "engine::Constraint",
+            "engine::Mask",
+            "model::load::Vocabulary",
+            "model::load::GgufVocabulary",
+        ],
         above: false,
     },
     Module {
