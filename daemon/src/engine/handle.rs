@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::job::{Divergence, Job, Namespace, Reason};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
-use crate::kv::key::{Digest, Fields, RecordKey};
+use crate::kv::key::{BlockKey, Digest, Fields, RecordKey};
 use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
 use crate::store::Restored;
@@ -102,6 +102,7 @@ pub(super) enum Message {
     Job(Box<Job>),
     Restored(super::sequence::SeqId, Restored),
     Published(Vec<Arc<Block>>),
+    LetGo(Vec<BlockKey>),
     Durable(super::sequence::SeqId, bool),
     Remove(Removal, mpsc::Sender<Removed>),
     Explain(Box<Question>, mpsc::Sender<Explanation>),

@@ -148,6 +148,13 @@ fn live(
             return;
         }
     };
+    if let Some(store) = &store {
+        let mailbox = own.clone();
+        store.on_pressure(move |keys| {
+            // An engine that is gone holds nothing.
+            let _ = mailbox.send(Message::LetGo(keys.to_vec()));
+        });
+    }
     state.send_replace(State::Ready(Arc::clone(&loaded.info)));
     let engine = Engine {
         index: Index::new(settings.cache_budget),
@@ -231,6 +238,7 @@ impl Engine {
             Message::Job(job) => self.waiting.push_back(*job),
             Message::Restored(id, restored) => self.restored(id, restored),
             Message::Published(blocks) => self.published(blocks),
+            Message::LetGo(keys) => self.index.let_go(&keys),
             Message::Durable(id, synced) => self.synced(id, synced),
             Message::Remove(what, reply) => {
                 // An asker that is gone needs no answer; the same below.

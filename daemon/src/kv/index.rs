@@ -237,6 +237,17 @@ impl Index {
         {}
     }
 
+    /// Forgets those of `keys` that nobody uses and nothing follows, children before parents: the
+    /// disk needs their room.
+    pub fn let_go(&mut self, keys: &[BlockKey]) {
+        for key in keys.iter().rev() {
+            let unused = |entry: &Entry<Block>| Arc::strong_count(&entry.value) == 1;
+            if self.is_leaf(key) && self.blocks.peek(key).is_some_and(unused) {
+                self.remove_leaf(key);
+            }
+        }
+    }
+
     /// Heap bytes of blocks and records.
     pub fn heap_bytes(&self) -> usize {
         self.heap + self.record_bytes
