@@ -257,3 +257,100 @@ impl Literals {
             .map(|found| (found.start(), found.end(), self.ids[found.pattern()]))
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::model::load::Vocabulary;
+    use crate::text::Tokenizer;
+
+    /// Ids: a 0, b 1, ab 2, Ġ 3, <s> 4 (control), <s>> 5 (control), [x] 6 (user-defined).
+    fn vocabulary() -> GgufVocabulary {
+        GgufVocabulary {
+            model: "gpt2".into(),
+            pre: Some("gpt-2".into()),
+            tokens: ["a", "b", "ab", "Ġ", "<s>", "<s>>", "[x]"].map(String::from).into(),
+            token_types: vec![1, 1, 1, 1, CONTROL, CONTROL, USER_DEFINED],
+            merges: vec!["a b".into()],
+            bos: Some(4),
+            ..GgufVocabulary::default()
+        }
+    }
+
+    fn tokenizer(change: impl FnOnce(&mut GgufVocabulary)) -> Result<Tokenizer, TokenizerError> {
+        let mut vocabulary = vocabulary();
+        change(&mut vocabulary);
+        Tokenizer::new(&Vocabulary::Gguf(vocabulary))
+    }
+
+    fn encode(text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+        tokenizer(|_| {}).unwrap().encode(text, special)
+    }
+
+    #[test]
+    fn control_tokens_are_commands_only_where_asked_and_user_defined_ones_always() {
+        assert_eq!(encode("ab<s>a b[x]", Special::Parse).unwrap(), [2, 4, 0, 3, 1, 6]);
+        assert_eq!(encode("a[x]b", Special::Plain).unwrap(), [0, 6, 1]);
+        let error = encode("ab<s>", Special::Plain).unwrap_err();
+        assert!(matches!(error, TokenizerError::NoToken { byte: b'<', at: 2 }), "{error}");
+    }
+
+    #[test]
+    fn the_longest_of_overlapping_names_is_the_token() {
+        assert_eq!(encode("<s>><s>", Special::Parse).unwrap(), [5, 4]);
+    }
+
+    #[test]
+    fn a_byte_without_a_token_is_the_unknown_token_or_an_error_with_its_place() {
+        let error = encode("[x]ab\nb", Special::Plain).unwrap_err();
+        assert!(matches!(error, TokenizerError::NoToken { byte: b'\n', at: 5 }), "{error}");
+        let tokenizer = tokenizer(|vocabulary| vocabulary.unknown = Some(3)).unwrap();
+        assert_eq!(tokenizer.encode("a\nb", Special::Plain).unwrap(), [0, 3, 1]);
+    }
+
+    #[test]
+    fn a_prompt_begins_with_bos_when_the_file_says_so_or_its_kind_does() {
+        let prompt = |add: Option<bool>, pre: &str| {
+            let set = |vocabulary: &mut GgufVocabulary| {
+                (vocabulary.add_bos, vocabulary.pre) = (add, Some(pre.into()));
+            };
+            tokenizer(set).unwrap().encode_prompt("a", Special::Plain).unwrap()
+        };
+        assert_eq!(prompt(None, "gpt-2"), [0]);
+        assert_eq!(prompt(Some(true), "gpt-2"), [4, 0]);
+        assert_eq!(prompt(None, "llama-bpe"), [4, 0]);
+        assert_eq!(prompt(Some(false), "llama-bpe"), [0]);
+    }
+
+    #[test]
+    fn two_bos_in_front_are_noticed() {
+        let tokenizer = tokenizer(|_| {}).unwrap();
+        assert!(tokenizer.doubles_bos(&[4, 4, 0]));
+        assert!(!tokenizer.doubles_bos(&[4, 0, 4]) && !tokenizer.doubles_bos(&[4]));
+    }
+
+    #[test]
+    fn a_token_spells_bytes_and_a_control_tokens_text_is_its_name() {
+        let tokenizer = tokenizer(|_| {}).unwrap();
+        assert_eq!(tokenizer.decode(&[2, 3, 4, 6, 99]), "ab <s>[x]");
+    }
+
+    #[test]
+    fn a_merge_that_cannot_be_is_told_with_its_place() {
+        for (merge, fault) in [
+            ("ab", "is not two tokens"),
+            ("a c", "names a token that is not in the vocabulary"),
+            ("b a", "makes a token that is not in the vocabulary"),
+        ] {
+            let error = tokenizer(|vocabulary| vocabulary.merges.push(merge.into())).unwrap_err();
+            assert_eq!(error.to_string(), format!("merge 1 (\"{merge}\") {fault}"));
+        }
+    }
+
+    #[test]
+    fn another_kind_of_model_is_refused_by_name() {
+        let error = tokenizer(|vocabulary| vocabulary.model = "llama".into()).unwrap_err();
+        assert!(error.to_string().contains("\"llama\" is not supported"), "{error}");
+    }
+}
