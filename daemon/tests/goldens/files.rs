@@ -40,12 +40,12 @@ pub fn json(name: &str) -> Value {
 
 /// SmolLM2-135M-Instruct in Q4_1.
 pub fn smollm2() -> Option<Vec<u8>> {
-    let named = std::env::var_os("TINYGPT_SMOLLM2").map(PathBuf::from);
+    let named = std::env::var_os("TINYGPT_REAL_MODEL").map(PathBuf::from);
     let usual = workspace().join("target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let path = named.unwrap_or(usual);
     let model = std::fs::read(&path);
     if let Err(error) = &model {
-        skip(&format!("SmolLM2 ($TINYGPT_SMOLLM2, {}): {error}", path.display()));
+        skip(&format!("SmolLM2 ($TINYGPT_REAL_MODEL, {}): {error}", path.display()));
     }
     model.ok()
 }

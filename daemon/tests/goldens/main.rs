@@ -1,7 +1,7 @@
 //! Model files, tokenizers and whole models against reference results.
 //!
 //! Small golden files lie in `tests/golden`; `TINYGPT_GOLDEN` names the folder of the full set.
-//! The one real model is found through `TINYGPT_SMOLLM2` or in `target/models`.
+//! The one real model is found through `TINYGPT_REAL_MODEL` or in `target/models`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -30,7 +30,7 @@ const KNOWN: [&str; 16] = [
 const ROPE_BASE: f32 = 10_000.0;
 
 /// Longest context that is believed: tables are made for it.
-const CONTEXT: usize = 1 << 22;
+const CONTEXT: usize = 1 << 20;
 
 /// The dimensions, checked against each other; `vocab` is the number of tokens in the file.
 pub(super) fn config(

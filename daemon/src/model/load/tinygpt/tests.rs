@@ -4,6 +4,7 @@
 
 use std::num::NonZeroUsize;
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -101,12 +102,16 @@ impl Sample {
     }
 
     fn file(&self) -> Vec<u8> {
+        self.file_with(&self.body())
+    }
+
+    fn file_with(&self, body: &[u8]) -> Vec<u8> {
         let json = serde_json::to_vec(&self.header).unwrap();
         let mut file = b"TGPT\x02\0\0\0".to_vec();
         file.extend((json.len() as u32).to_le_bytes());
         file.extend(json);
         file.extend(7i32.to_le_bytes());
-        file.extend(self.body());
+        file.extend(body);
         file
     }
 }
@@ -294,4 +299,35 @@ fn a_header_longer_than_the_file_is_refused_before_it_is_read() {
     file[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
     let error = read(&file).unwrap_err();
     assert!(matches!(error, LoadError::Truncated { need: 0xffff_ffff, at: 12, .. }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_file_with_changed_bytes_never_panics(
+        changes in proptest::collection::vec((0usize..2000, any::<u8>()), 1..4),
+    ) {
+        let mut file = sample("int4").file();
+        for (at, byte) in changes {
+            file[at] = byte;
+        }
+        let _ = read(&file);
+    }
+
+    #[test]
+    fn a_header_with_a_changed_number_never_panics(
+        at in any::<proptest::sample::Index>(),
+        number in prop_oneof![any::<u64>(), 0..300u64],
+    ) {
+        let mut sample = sample("int4");
+        let body = sample.body();
+        let entries = sample.header["manifest"].as_array_mut().unwrap();
+        let mut numbers: Vec<&mut Value> = entries
+            .iter_mut()
+            .flat_map(|entry| entry["shape"].as_array_mut().unwrap())
+            .collect();
+        **at.get_mut(&mut numbers) = json!(number);
+        let _ = read(&sample.file_with(&body));
+    }
 }
