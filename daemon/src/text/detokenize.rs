@@ -90,7 +90,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_together_are_the_decoded_whole(ids in proptest::collection::vec(0u32..260, 0..64)) {
+        fn pieces_together_are_the_decoded_whole(
+            ids in proptest::collection::vec(0u32..260, 0..64),
+        ) {
             let (pieces, whole) = pieces(&ids);
             prop_assert_eq!(pieces.concat(), whole);
         }

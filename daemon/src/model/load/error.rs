@@ -156,7 +156,10 @@ pub enum LoadError {
     },
     /// Rows that are not a whole number of quantisation blocks.
     #[error(
-        "tensor \"{tensor}\": rows of {row} elements are not a multiple of the {block}-element blocks of {dtype}"
+    #[error(
+        "tensor \"{tensor}\": rows of {row} elements are not a multiple of the {block}-element \
+         blocks of {dtype}"
+    )]
     )]
     BlockSize {
         /// The tensor.
