@@ -156,10 +156,8 @@ pub enum LoadError {
     },
     /// Rows that are not a whole number of quantisation blocks.
     #[error(
-    #[error(
         "tensor \"{tensor}\": rows of {row} elements are not a multiple of the {block}-element \
          blocks of {dtype}"
-    )]
     )]
     BlockSize {
         /// The tensor.
