@@ -345,6 +345,10 @@ impl Catalogue {
         self.unread.iter().copied().take(most).collect()
     }
 
+    pub(super) fn unread_count(&self) -> usize {
+        self.unread.len()
+    }
+
     /// The system could not read a file: only prompts that need it try again.
     pub(super) fn skip(&mut self, id: FileId) {
         self.unread.remove(&id);

@@ -165,7 +165,7 @@ impl Shared {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let useless = ends_with(&name, TEMPORARY) || ends_with(&name, QUARANTINED);
-            if useless || (all && !self.knows(family, &name)) {
+            if useless || (all && self.is_unknown(family, &name)) {
                 collected.take(&entry.path());
             }
         }
@@ -174,9 +174,10 @@ impl Shared {
         collected
     }
 
-    fn knows(&self, family: ShortKey, name: &OsStr) -> bool {
+    /// Whether a file is one of ours by its name and not in the catalogue.
+    fn is_unknown(&self, family: ShortKey, name: &OsStr) -> bool {
         let name = name.to_str().and_then(|name| name.parse().ok());
-        name.is_some_and(|name| self.catalogue().shelf_mut(family).by_name(&name).is_some())
+        name.is_some_and(|name| self.catalogue().shelf_mut(family).by_name(&name).is_none())
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use super::clean::Collected;
+use super::promise::Promise;
 use super::remove::{Removed, Target};
 use super::shared::Shared;
 use super::stats::Stats;
 use super::verify::Verified;
-use super::writer::Order;
+use super::writer::{Order, Queued};
 use super::{Entry, Family, Lookalike, Relative, Restore, Restored, Save};
 use crate::kv::key::{BlockKey, Fields, Fingerprint, RecordKey};
 
@@ -19,13 +20,11 @@ const SURVEY: usize = 64;
 
 /// What a loader is asked to do.
 pub(super) enum Job {
-    Restore(Box<Restore>, Reply),
+    Restore(Box<Restore>, Promise<Restored>),
     /// Read the headers of a few files, and come back for more.
     Survey,
     Close,
 }
-
-type Reply = Box<dyn FnOnce(Restored) + Send>;
 
 /// The way to a loader thread.
 #[derive(Debug, Clone)]
@@ -36,9 +35,9 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    /// Gives the job back when the loader is gone.
-    pub(super) fn send(&self, job: Job) -> Option<Job> {
-        self.jobs.send(job).err().map(|refused| refused.0)
+    pub(super) fn send(&self, job: Job) {
+        // A loader that is gone has no use for a job.
+        let _ = self.jobs.send(job);
     }
 }
 
@@ -74,34 +73,27 @@ impl StoreHandle {
 
     /// Has a loader find everything that helps with a prompt, and calls `reply` on its thread.
     pub fn restore(&self, asked: Restore, reply: Box<dyn FnOnce(Restored) + Send>) {
-        let idle = self.loaders.iter().min_by_key(|loader| loader.waiting.load(Ordering::Relaxed));
-        let Some(loader) = idle else { return reply(Restored::default()) };
-        loader.waiting.fetch_add(1, Ordering::Relaxed);
-        if let Some(Job::Restore(_, reply)) = loader.send(Job::Restore(Box::new(asked), reply)) {
-            reply(Restored::default());
-        }
+        let waiting = |loader: &&Loader| loader.waiting.load(Ordering::Relaxed);
+        let Some(idle) = self.loaders.iter().min_by_key(waiting) else { return };
+        idle.waiting.fetch_add(1, Ordering::Relaxed);
+        // A loader that is gone drops the promise, which answers that nothing was found.
+        idle.send(Job::Restore(Box::new(asked), Promise::new(reply)));
     }
 
     /// Queues blocks and a record for the writer. `false` when there is no room in the queue: the
     /// save is dropped, and whoever waits for a durable one is told so.
     pub fn save(&self, save: Save) -> bool {
         let shared = &self.shared;
-        shared.remember(&save);
-        let bytes = save.bytes() as u64;
-        if shared.tally.queue_bytes.count() + bytes > shared.tuning.queue as u64 {
+        let queued = Queued::new(save, shared);
+        shared.remember(&queued);
+        let waiting = shared.tally.queue_bytes.count();
+        // One save of any size always fits: its blocks are in memory anyway.
+        if waiting > 0 && waiting + queued.bytes > shared.tuning.queue {
             shared.tally.dropped_writes.add(1);
-            save.refuse();
             return false;
         }
-        shared.tally.queue_bytes.add(bytes);
-        match self.orders.send(Order::Save(Box::new(save))) {
-            Ok(()) => true,
-            Err(mpsc::SendError(order)) => {
-                shared.tally.queue_bytes.sub(bytes);
-                order.refuse();
-                false
-            }
-        }
+        shared.tally.queue_bytes.add(queued.bytes);
+        self.orders.send(Order::Save(Box::new(queued))).is_ok()
     }
 
     /// The nearest relative of a prompt that missed. One look at the catalogue.
@@ -194,7 +186,7 @@ pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
             Job::Restore(asked, reply) => {
                 itself.waiting.fetch_sub(1, Ordering::Relaxed);
                 let late = shared.closing.get().is_some_and(|deadline| Instant::now() > *deadline);
-                reply(if late { Restored::default() } else { shared.restore(&asked) });
+                reply.keep(if late { Restored::default() } else { shared.restore(&asked) });
             }
             Job::Survey => {
                 if shared.closing.get().is_none() && shared.read_some_headers(SURVEY) {
@@ -202,11 +194,6 @@ pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
                 }
             }
             Job::Close => break,
-        }
-    }
-    for job in jobs.try_iter() {
-        if let Job::Restore(_, reply) = job {
-            reply(Restored::default());
         }
     }
 }

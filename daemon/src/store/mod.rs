@@ -21,6 +21,7 @@ mod loader;
 mod mappings;
 mod name;
 mod open;
+mod promise;
 mod publish;
 mod record;
 mod remove;

@@ -165,7 +165,7 @@ impl Drop for StoreThreads {
         self.shared.closing.get_or_init(|| Instant::now() + self.shared.tuning.closing);
         // A thread that is gone needs no word.
         let _ = self.orders.send(Order::Close);
-        self.loaders.iter().for_each(|loader| _ = loader.send(Job::Close));
+        self.loaders.iter().for_each(|loader| loader.send(Job::Close));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store had panicked");

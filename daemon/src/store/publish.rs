@@ -105,14 +105,16 @@ impl Shared {
     }
 
     /// Writes the digest file of a family unless it is there.
-    pub(super) fn publish_fields(&self, family: &Family) -> io::Result<()> {
+    pub(super) fn publish_fields(&self, family: &Family) -> Result<(), Unwritten> {
         let short = family.fingerprint.short();
         if self.catalogue().shelf_mut(short).has_fields_file {
             return Ok(());
         }
         let path = self.fields_path(short);
         let bytes = fields::encode(&family.fields);
+        let reserved = self.reserve(bytes.len() as u64)?;
         self.put_at(&path, bytes.len() as u64, false, |file| self.write_at(file, &bytes, 0))?;
+        drop(reserved);
         let mut catalogue = self.catalogue();
         catalogue.shelf_mut(short).has_fields_file = true;
         catalogue.fields_files += 1;

@@ -29,7 +29,7 @@ pub(super) struct Tuning {
     /// How long writing pauses after a disk was full.
     pub(super) pause: Duration,
     /// Bytes that may wait to be written.
-    pub(super) queue: usize,
+    pub(super) queue: u64,
     /// How long the threads go on with queued work when the store closes.
     pub(super) closing: Duration,
     /// How long the writer waits for others to let go of mapped segments.

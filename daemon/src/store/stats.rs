@@ -148,7 +148,7 @@ impl Shared {
             families: catalogue.shelves().filter(|(_, shelf)| !shelf.is_empty()).count() as u64,
             segments: segments as u64,
             records: (catalogue.entries().count() - segments) as u64,
-            unread: catalogue.unread(usize::MAX).len() as u64,
+            unread: catalogue.unread_count() as u64,
             bytes: catalogue.bytes(),
             budget: self.settings.disk_budget,
             record_bytes: catalogue.record_bytes(),

@@ -10,11 +10,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::catalogue::{Farewell, FileId};
+use super::promise::Promise;
 use super::publish::{Published, Unwritten, sync_dir};
 use super::remove::Target;
 use super::rewrite::Kind;
 use super::shared::Shared;
-use super::{Collected, Durability, Removed, Save, head_digest, record};
+use super::{Collected, Durability, Family, Removed, Save, head_digest, record};
 use crate::kv::block::Block;
 use crate::kv::key::BlockKey;
 use crate::kv::layout::BLOCK;
@@ -27,20 +28,24 @@ const TIMES: usize = 256;
 
 /// What the writer is asked to do.
 pub(super) enum Order {
-    Save(Box<Save>),
+    Save(Box<Queued>),
     Remove(Target, Sender<Removed>),
     Collect(Sender<Collected>),
     Flush(Sender<()>),
     Close,
 }
 
-impl Order {
-    /// Answers whoever waits for an order that nobody will serve.
-    pub(super) fn refuse(self) {
-        if let Self::Save(save) = self {
-            save.refuse();
-        }
-    }
+/// A save that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) family: Arc<Family>,
+    pub(super) blocks: Vec<Arc<Block>>,
+    pub(super) record: Option<Arc<Record>>,
+    pub(super) replace: bool,
+    durable: Option<Promise<bool>>,
+    published: Promise<Vec<Arc<Block>>>,
+    /// What waits in memory for its sake.
+    pub(super) bytes: u64,
 }
 
 /// The writer's thread: serves orders until it is told to close.
@@ -59,21 +64,23 @@ pub(super) fn run(shared: &Shared, orders: &Receiver<Order>) {
         }
     }
     shared.set_times(usize::MAX);
-    orders.try_iter().for_each(Order::refuse);
 }
 
-impl Save {
-    /// Bytes that wait in the queue.
-    pub(super) fn bytes(&self) -> usize {
-        let blocks: usize = self.blocks.iter().map(|block| block.bytes()).sum();
-        blocks + self.record.as_ref().map_or(0, |record| record.bytes())
-    }
-
-    /// Answers whoever waits for a durable save.
-    pub(super) fn refuse(self) {
-        if let Durability::Durable(reply) = self.durability {
-            reply(false);
-        }
+impl Queued {
+    /// Weighs a save: blocks that are mapped or on the disk keep no memory.
+    pub(super) fn new(save: Save, shared: &Shared) -> Self {
+        let Save { family, blocks, record, replace, durability, published } = save;
+        let durable = match durability {
+            Durability::Behind => None,
+            Durability::Durable(reply) => Some(Promise::new(reply)),
+        };
+        let published = Promise::new(published);
+        let mut queued = Self { family, blocks, record, replace, durable, published, bytes: 0 };
+        let blocks = shared.absent(&queued);
+        let blocks: usize = blocks.iter().map(|block| block.heap_bytes()).sum();
+        let record = queued.record.as_ref().map_or(0, |record| record.bytes());
+        queued.bytes = (blocks + record) as u64;
+        queued
     }
 
     fn kind(&self) -> Kind {
@@ -84,10 +91,6 @@ impl Save {
     fn last(&self) -> Option<BlockKey> {
         let record = self.record.as_ref().map(|record| record.last);
         record.or_else(|| self.blocks.last().map(|block| block.key))
-    }
-
-    fn is_durable(&self) -> bool {
-        matches!(self.durability, Durability::Durable(_))
     }
 }
 
@@ -102,23 +105,22 @@ impl Shared {
         }
     }
 
-    fn save(&self, save: Save) {
-        let bytes = save.bytes();
+    fn save(&self, save: Queued) {
         let (published, result) = self.write(&save);
         if let Err(unwritten) = &result {
             self.count(unwritten);
         }
-        let durable = result.is_ok() && save.is_durable() && self.sync_chain(&save);
-        self.tally.queue_bytes.sub(bytes as u64);
-        (save.published)(blocks_of(&published));
-        if let Durability::Durable(reply) = save.durability {
-            reply(durable);
+        let durable = result.is_ok() && save.durable.is_some() && self.sync_chain(&save);
+        self.tally.queue_bytes.sub(save.bytes);
+        save.published.keep(blocks_of(&published));
+        if let Some(promise) = save.durable {
+            promise.keep(durable);
         }
     }
 
     /// Remembers what a prompt begins with before anything of it is written: the next prompt may
     /// come sooner, under another family.
-    pub(super) fn remember(&self, save: &Save) {
+    pub(super) fn remember(&self, save: &Queued) {
         let root = BlockKey::root(&save.family.fingerprint);
         let first = save.blocks.first().filter(|block| block.parent == root);
         let short = save.record.as_ref().filter(|record| record.last == root);
@@ -132,7 +134,7 @@ impl Shared {
     }
 
     /// Writes what is not there yet.
-    fn write(&self, save: &Save) -> (Vec<Published>, Result<(), Unwritten>) {
+    fn write(&self, save: &Queued) -> (Vec<Published>, Result<(), Unwritten>) {
         if let Err(unwritten) = self.prepare(save) {
             return (Vec::new(), Err(unwritten));
         }
@@ -141,7 +143,7 @@ impl Shared {
             true => self.replacement(kind, save.blocks.clone()),
             false => self.absent(save),
         };
-        let (mut published, mut result) = self.write_runs(kind, &blocks, save.is_durable());
+        let (mut published, mut result) = self.write_runs(kind, &blocks, save.durable.is_some());
         self.drop_covered(save);
         if let Some(record) = save.record.as_ref().filter(|_| result.is_ok()) {
             result = self.write_record(save, record);
@@ -155,7 +157,7 @@ impl Shared {
     }
 
     /// Everything that comes before the first byte.
-    fn prepare(&self, save: &Save) -> Result<(), Unwritten> {
+    fn prepare(&self, save: &Queued) -> Result<(), Unwritten> {
         if self.closing.get().is_some_and(|deadline| Instant::now() > *deadline) {
             return Err(Unwritten::Closing);
         }
@@ -165,12 +167,12 @@ impl Shared {
         // Nothing is written or evicted before it is known what is there.
         self.read_all_headers();
         self.touch(save);
-        Ok(self.publish_fields(&save.family)?)
+        self.publish_fields(&save.family)
     }
 
     /// Refuses chains that are cheaper to compute than to keep. A run that continues what is on
     /// the disk was long enough before.
-    fn expect_length(&self, save: &Save) -> Result<(), Unwritten> {
+    fn expect_length(&self, save: &Queued) -> Result<(), Unwritten> {
         let minimum = self.settings.minimum_tokens;
         let at_root = match save.blocks.first() {
             Some(block) => block.parent == BlockKey::root(&save.family.fingerprint),
@@ -187,7 +189,7 @@ impl Shared {
     }
 
     /// The blocks that are not on the disk.
-    fn absent(&self, save: &Save) -> Vec<Arc<Block>> {
+    pub(super) fn absent(&self, save: &Queued) -> Vec<Arc<Block>> {
         let catalogue = self.catalogue();
         let shelf = catalogue.shelf(&save.family.fingerprint);
         let absent = |block: &&Arc<Block>| {
@@ -196,7 +198,7 @@ impl Shared {
         save.blocks.iter().filter(absent).cloned().collect()
     }
 
-    fn write_record(&self, save: &Save, record: &Record) -> Result<(), Unwritten> {
+    fn write_record(&self, save: &Queued, record: &Record) -> Result<(), Unwritten> {
         let kind = save.kind();
         if !self.catalogue().chain(&kind.fingerprint, record.last).whole {
             return Err(Unwritten::Orphan);
@@ -206,7 +208,7 @@ impl Shared {
             return Ok(());
         }
         let reserved = self.reserve_record(bytes.len() as u64)?;
-        self.publish_record(head, &bytes, save.is_durable())?;
+        self.publish_record(head, &bytes, save.durable.is_some())?;
         drop(reserved);
         Ok(())
     }
@@ -220,7 +222,7 @@ impl Shared {
 
     /// Drops records whose tail is the beginning of a block that is now on the disk, unless they
     /// hold a hidden state.
-    fn drop_covered(&self, save: &Save) {
+    fn drop_covered(&self, save: &Queued) {
         let covered: Vec<_> = {
             let catalogue = self.catalogue();
             save.blocks
@@ -232,7 +234,7 @@ impl Shared {
     }
 
     /// Marks the whole chain as just used.
-    fn touch(&self, save: &Save) {
+    fn touch(&self, save: &Queued) {
         let Some(last) = save.last() else { return };
         let mut catalogue = self.catalogue();
         let fingerprint = &save.family.fingerprint;
@@ -245,7 +247,7 @@ impl Shared {
     }
 
     /// Makes the saved chain durable from its root on: parts of it may have been written behind.
-    fn sync_chain(&self, save: &Save) -> bool {
+    fn sync_chain(&self, save: &Queued) -> bool {
         let Some(last) = save.last() else { return false };
         let (files, whole) = self.unsynced(save, last);
         let synced = files.iter().all(|id| self.sync_file(*id));
@@ -258,7 +260,7 @@ impl Shared {
         whole && synced && named
     }
 
-    fn unsynced(&self, save: &Save, last: BlockKey) -> (Vec<FileId>, bool) {
+    fn unsynced(&self, save: &Queued, last: BlockKey) -> (Vec<FileId>, bool) {
         let catalogue = self.catalogue();
         let fingerprint = &save.family.fingerprint;
         let chain = catalogue.chain(fingerprint, last);

@@ -190,12 +190,40 @@ fn the_daily_budget_stops_writing_and_survives_a_restart() {
 
 #[test]
 fn a_full_queue_drops_the_save_and_tells_who_waits() {
-    let kit = Kit::with(|_, tuning| tuning.queue = 1500);
-    assert!(!kit.save_durably(&prompt(1, 500)));
+    let kit = Kit::with(|_, tuning| tuning.queue = 10_000);
+    let (go, wait) = std::sync::mpsc::channel();
+    // The writer stands still until it may go on.
+    let mut first = save(&kit.family, &prompt(1, 70));
+    first.published = Box::new(move |_| wait.recv().unwrap());
+    assert!(kit.handle.save(first));
+    while kit.handle.stats().queue_bytes > 0 {
+        std::thread::yield_now();
+    }
+    let large = prompt(2, 100 * BLOCK);
+    assert!(kit.handle.save(save(&kit.family, &large)), "an empty queue takes any save");
+    assert!(!kit.save_durably(&prompt(3, 70)));
     assert_eq!(kit.handle.stats().dropped_writes, 1);
+    go.send(()).unwrap();
+    kit.handle.flush();
     assert_eq!(kit.handle.stats().queue_bytes, 0);
-    assert!(kit.save_durably(&prompt(2, 70)));
-    assert_eq!(kit.handle.stats().queue_bytes, 0);
+    assert_eq!((kit.found(&large), kit.found(&prompt(3, 70))), ((100, true), (0, false)));
+}
+
+#[test]
+fn blocks_on_disk_do_not_fill_the_queue() {
+    let kit = Kit::with(|_, tuning| tuning.queue = 10_000);
+    let large = prompt(2, 100 * BLOCK);
+    kit.save(&large);
+    let (go, wait) = std::sync::mpsc::channel();
+    let mut first = save(&kit.family, &prompt(1, 70));
+    first.published = Box::new(move |_| wait.recv().unwrap());
+    kit.handle.save(first);
+    let longer = [&large[..], &prompt(3, 70)].concat();
+    assert!(kit.handle.save(save(&kit.family, &longer)));
+    assert!(kit.handle.save(save(&kit.family, &longer)));
+    go.send(()).unwrap();
+    kit.handle.flush();
+    assert_eq!(kit.found(&longer), (102, true));
 }
 
 #[test]

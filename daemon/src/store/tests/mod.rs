@@ -14,3 +14,4 @@ mod remove;
 mod rewrite;
 mod roundtrip;
 mod start;
+mod stress;
