@@ -53,7 +53,13 @@ pub(crate) enum Failure {
 }
 
 impl From<Status> for Failure {
+    /// tonic, at either end, calls a deadline that passed before the first message CANCELLED.
     fn from(status: Status) -> Self {
+        let late = status.code() == Code::Cancelled && status.message() == "Timeout expired";
+        let status = match late {
+            true => Status::deadline_exceeded("the time given was not enough"),
+            false => status,
+        };
         Self::Daemon(Box::new(status))
     }
 }

@@ -26,3 +26,5 @@ pub mod connect;
 pub mod exit;
 pub mod ready;
 pub mod start;
+
+mod holder;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tinygpt_client::connect::Connection;
+use tinygpt_client::ready::{self, Readiness};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
@@ -11,6 +13,9 @@ use crate::session::Session;
 /// How long to wait for a model that is being loaded, when nobody says otherwise.
 const LOADING: Duration = Duration::from_secs(120);
 
+/// When to ask again if the daemon does not say.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// The stable reason of a refusal that waiting will cure.
 const REASON: &str = "MODEL_LOADING";
 
@@ -18,10 +23,12 @@ const REASON: &str = "MODEL_LOADING";
 ///
 /// A socket that launchd or systemd holds accepts at once, long before the daemon can serve.
 pub(crate) async fn while_loading<T>(
+    connection: &Connection,
     session: &Session,
     mut call: impl AsyncFnMut() -> Result<T, Status>,
 ) -> Result<T, Status> {
     let end = Instant::now() + session.timeout.unwrap_or(LOADING);
+    let mut watch_health = true;
     let mut told = false;
     loop {
         let status = match call().await {
@@ -31,7 +38,15 @@ pub(crate) async fn while_loading<T>(
         if !std::mem::replace(&mut told, true) {
             session.say(status.message());
         }
-        sleep(retry_delay(&status).unwrap_or(Duration::from_millis(100))).await;
+        let pause = retry_delay(&status).unwrap_or(PAUSE);
+        if watch_health {
+            // A daemon that is healthy before it promised is asked before; one that is healthy and
+            // still loads this model is not asked again and again.
+            let seen = ready::wait(connection, Instant::now() + pause).await;
+            watch_health = seen != Readiness::Serving;
+        } else {
+            sleep(pause).await;
+        }
     }
 }
 

@@ -111,9 +111,9 @@ pub(crate) async fn generate(
 ) -> Result<Generation, Failure> {
     let call = async || {
         let response = connection.inference().sample(session.request(request.clone())).await?;
-        Ok(response.into_inner())
+        Ok(session.accept(response))
     };
-    let stream = patience::while_loading(session, call).await?;
+    let stream = patience::while_loading(connection, session, call).await?;
     let events = stream.map(|message| message.map(|message| message.event));
     Generation::follow(events, viewer, session.timeout).await
 }

@@ -56,7 +56,7 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
     };
     let connection = session.connect().await?;
     let call = async || connection.inference().score(session.request(request.clone())).await;
-    let response = patience::while_loading(session, call).await?.into_inner();
+    let response = session.accept(patience::while_loading(&connection, session, call).await?);
     if session.json {
         render::json(&Report::from(response))?;
     } else {

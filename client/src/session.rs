@@ -1,13 +1,16 @@
 //! What a command knows about its surroundings: which daemon, how long, how to answer.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tinygpt_client::connect::{ConnectError, Connection};
 use tinygpt_client::start::Launch;
+use tinygpt_proto::VERSION_HEADER;
 use tinygpt_proto::socket::{Origin, SocketPath};
 
 use crate::cli::Common;
 use crate::failure::Failure;
+use crate::version;
 
 /// How long a daemon that this client starts may take until it serves, when nobody says otherwise.
 const START: Duration = Duration::from_secs(60);
@@ -23,6 +26,8 @@ pub(crate) struct Session {
     pub(crate) quiet: bool,
     /// How long an answer may take.
     pub(crate) timeout: Option<Duration>,
+    /// Whether a difference of versions was told already.
+    compared: Cell<bool>,
 }
 
 impl Session {
@@ -32,6 +37,7 @@ impl Session {
             json: common.json,
             quiet: common.quiet,
             timeout: common.timeout,
+            compared: Cell::new(false),
         })
     }
 
@@ -77,6 +83,17 @@ impl Session {
             request.set_timeout(timeout);
         }
         request
+    }
+
+    /// The answer. When a daemon of another version gave it, that is said, once.
+    pub(crate) fn accept<T>(&self, response: tonic::Response<T>) -> T {
+        let theirs = response.metadata().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
+        if let Some(words) = theirs.and_then(version::difference)
+            && !self.compared.replace(true)
+        {
+            self.say(&words);
+        }
+        response.into_inner()
     }
 
     /// Says something on stderr, unless asked to be quiet.

@@ -1,9 +1,9 @@
 //! Starting a daemon when none runs.
 //!
 //! Two clients that find nobody home both launch a daemon. That is fine: the daemon's own lock lets
-//! one of them live, the other one ends at once, and both clients connect to the survivor.
-//! So the client keeps no lock of its own, and the end of the process it launched is no error as
-//! long as somebody answers on the socket shortly after.
+//! one of them live, the other one ends as busy, and both clients connect to the survivor.
+//! So the client keeps no lock of its own. The survivor may even be a daemon that listens elsewhere
+//! and holds the cache: the lock file names its socket, and the client goes there.
 //!
 //! The daemon outlives its client. It gets a process group of its own, so that neither Ctrl-C nor
 //! the end of the terminal reaches it (both go to the foreground group), reads nothing, and writes
@@ -22,7 +22,8 @@ use etcetera::BaseStrategy;
 use tinygpt_proto::socket::{Origin, SocketPath};
 use tokio::time::Instant;
 
-use crate::connect::{ConnectError, Connection};
+use crate::connect::Connection;
+use crate::holder;
 use crate::ready::{self, Pauses, Readiness};
 
 /// The daemon's file name.
@@ -31,8 +32,8 @@ const PROGRAM: &str = "tinygptd";
 /// A log that has grown beyond this is put aside before the next launch.
 const LOG_BYTES: u64 = 8 << 20;
 
-/// How long somebody else may take to answer after our own daemon has ended.
-const AFTER_END: Duration = Duration::from_secs(2);
+/// How a daemon ends that finds another one in its place (`docs/operations.md`).
+const BUSY: i32 = 75;
 
 /// A daemon that could be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,31 +127,33 @@ impl Launch {
         }
     }
 
+    /// Connects to whichever daemon answers first: the one just launched, or the one that it met.
     async fn connect(
         &self,
         mut child: Child,
         log_begin: u64,
-        mut deadline: Instant,
+        deadline: Instant,
         patience: Duration,
     ) -> Result<Connection, StartError> {
-        let mut ended = None;
+        let mut ended: Option<ExitStatus> = None;
+        let mut places = vec![self.socket.path().to_owned()];
         let mut pauses = Pauses::until(deadline);
         loop {
-            let error = match Connection::open(&self.socket).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => error,
-            };
-            if ended.is_none()
-                && let Ok(Some(status)) = child.try_wait()
-            {
-                ended = Some(status);
-                deadline = deadline.min(Instant::now() + AFTER_END);
-                pauses = Pauses::until(deadline);
+            if let Some(connection) = open_any(&places).await {
+                return Ok(connection);
+            }
+            match ended {
+                None => ended = child.try_wait().unwrap_or_default(),
+                Some(status) if status.code() != Some(BUSY) => {
+                    return Err(self.ended(status, log_begin));
+                }
+                Some(_) if places.len() == 1 => places.extend(holder::socket(&self.program).await),
+                Some(_) => {}
             }
             if !pauses.pause().await {
                 return Err(match ended {
                     Some(status) => self.ended(status, log_begin),
-                    None => self.not_ready(patience, words(&error)),
+                    None => self.not_ready(patience, "nobody answers on the socket".into()),
                 });
             }
         }
@@ -201,6 +204,15 @@ impl Launch {
     }
 }
 
+async fn open_any(sockets: &[PathBuf]) -> Option<Connection> {
+    for socket in sockets {
+        if let Ok(connection) = Connection::open_path(socket).await {
+            return Some(connection);
+        }
+    }
+    None
+}
+
 fn candidates(beside: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let path = env::var_os("PATH").unwrap_or_default();
     let on_path: Vec<_> = env::split_paths(&path).collect();
@@ -218,13 +230,6 @@ fn log_path(socket: &SocketPath) -> PathBuf {
         home.map(|home| home.state_dir().unwrap_or_else(|| home.data_dir()).join("tinygpt"));
     let beside = || socket.path().parent().map(Path::to_owned).unwrap_or_default();
     state.unwrap_or_else(beside).join("tinygptd.log")
-}
-
-fn words(error: &ConnectError) -> String {
-    match error {
-        ConnectError::NoDaemon { source, .. } => source.to_string(),
-        other => other.to_string(),
-    }
 }
 
 fn tail(log: &Path, begin: u64) -> io::Result<String> {

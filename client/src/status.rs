@@ -6,18 +6,15 @@ use tinygpt_proto::v1::{Model, StatusRequest, StatusResponse};
 
 use crate::failure::Outcome;
 use crate::session::Session;
-use crate::{json, render, version};
+use crate::{json, render};
 
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(StatusRequest {});
-    let status = connection.admin().status(request).await?.into_inner();
+    let status = session.accept(connection.admin().status(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.status/1", "StatusResponse", &status))?;
         return Ok(Exit::Done);
-    }
-    if let Some(words) = version::difference(&status.version) {
-        session.say(&words);
     }
     for warning in &status.warnings {
         session.say(&format!("warning: {warning}"));

@@ -36,12 +36,12 @@ pub(crate) async fn run(args: TokenizeArgs, session: &Session) -> Outcome {
     };
     let connection = session.connect().await?;
     let request = TokenizeRequest { model: args.model, text, bare: args.bare };
-    let ids =
-        connection.inference().tokenize(session.request(request)).await?.into_inner().token_ids;
+    let response = connection.inference().tokenize(session.request(request)).await?;
+    let token_ids = session.accept(response).token_ids;
     if session.json {
-        render::json(&json!({ "schema": "tinygpt.tokenize/1", "token_ids": ids }))?;
+        render::json(&json!({ "schema": "tinygpt.tokenize/1", "token_ids": token_ids }))?;
     } else {
-        let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
+        let ids: Vec<_> = token_ids.iter().map(u32::to_string).collect();
         render::line(&ids.join(","))?;
     }
     Ok(Exit::Done)

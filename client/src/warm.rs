@@ -64,9 +64,9 @@ async fn warm(
 ) -> Result<Generation, Failure> {
     let call = async || {
         let response = connection.inference().warm(session.request(request.clone())).await?;
-        Ok(response.into_inner())
+        Ok(session.accept(response))
     };
-    let stream = patience::while_loading(session, call).await?;
+    let stream = patience::while_loading(connection, session, call).await?;
     let events = stream.map(|message| message.map(|message| message.event.map(as_sampled)));
     Generation::follow(events, viewer, session.timeout).await
 }

@@ -36,3 +36,7 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 /// tonic's own default of 4 MiB is too small for long prompts as token ids and for
 /// log-probabilities; set this on both the generated client and the generated server.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// The response header in which a daemon tells its version with every answer, so that a client of
+/// another version can say so.
+pub const VERSION_HEADER: &str = "tinygpt-version";

@@ -19,7 +19,7 @@ pub(crate) struct GcArgs {
 pub(crate) async fn run(args: GcArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(GcRequest { disk_bytes: args.disk.map(|size| size.as_u64()) });
-    let freed = connection.cache().gc(request).await?.into_inner();
+    let freed = session.accept(connection.cache().gc(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.gc/1", "GcResponse", &freed))?;
     } else {

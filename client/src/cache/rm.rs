@@ -27,7 +27,7 @@ pub(crate) async fn run(args: RmArgs, session: &Session) -> Outcome {
     };
     let connection = session.connect().await?;
     let request = session.request(RemoveRequest { target: Some(target) });
-    let removed = connection.cache().remove(request).await?.into_inner();
+    let removed = session.accept(connection.cache().remove(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.rm/1", "RemoveResponse", &removed))?;
     } else {

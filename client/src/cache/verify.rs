@@ -19,7 +19,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) async fn run(args: VerifyArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(VerifyRequest { keys: args.keys });
-    let read = connection.cache().verify(request).await?.into_inner();
+    let read = session.accept(connection.cache().verify(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.verify/1", "VerifyResponse", &read))?;
     } else {
