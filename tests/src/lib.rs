@@ -1,1 +1,3 @@
-//! Under construction.
+//! What the behaviour tests share.
+
+pub mod process;

@@ -14,7 +14,7 @@ use crate::config::ServeArgs;
 ///
 /// # Errors
 /// A relative path while the current directory is gone.
-pub fn words(args: &ServeArgs) -> io::Result<Vec<String>> {
+pub(super) fn words(args: &ServeArgs) -> io::Result<Vec<String>> {
     // Without `..`, so that a flag that is added later is not forgotten here.
     let ServeArgs {
         socket,

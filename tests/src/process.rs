@@ -1,0 +1,145 @@
+//! Real daemons in homes of their own.
+//!
+//! A [`Home`] is a temporary directory with everything one daemon needs; a [`Started`] process is killed when dropped.
+//! Whatever goes wrong here fails the test that asked for it.
+#![expect(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
+
+use std::env;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+/// How long anything may take before it counts as hanging.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The daemon under test: `TINYGPTD`, else what cargo built beside this test.
+///
+/// # Panics
+/// When it was not built: cargo builds a test's own package only.
+#[must_use]
+pub fn tinygptd() -> PathBuf {
+    let beside = || env::current_exe().unwrap().ancestors().nth(2).unwrap().join("tinygptd");
+    let path = env::var_os("TINYGPTD").map_or_else(beside, PathBuf::from);
+    assert!(path.exists(), "no {}: run `cargo build --workspace --bins`", path.display());
+    path
+}
+
+/// A directory for one daemon's socket, cache and configuration, removed when dropped.
+#[derive(Debug)]
+pub struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    /// An empty one, with a path short enough for sockets.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("tg-").tempdir().unwrap() }
+    }
+
+    /// The path of `name` in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Where [`daemon`](Self::daemon) listens.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path("s")
+    }
+
+    /// The command of a daemon on this home's socket and cache directory.
+    #[must_use]
+    pub fn daemon(&self) -> Command {
+        let mut command = Command::new(tinygptd());
+        command.arg("--socket").arg(self.socket()).arg("--cache-dir").arg(self.path("cache"));
+        command
+    }
+
+    /// Waits until whoever listens on the socket says that it serves.
+    ///
+    /// # Panics
+    /// After [`PATIENCE`].
+    pub async fn await_serving(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !serves(&self.socket()).await {
+            assert!(Instant::now() < deadline, "nobody serves on {}", self.socket().display());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A running process, killed when dropped.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+}
+
+impl Started {
+    /// Starts `command`, its log going where the test's own goes; `None` when there is no such program.
+    pub fn if_installed(command: &mut Command) -> Option<Self> {
+        let child = command.stdin(Stdio::null()).spawn().ok()?;
+        Some(Self { child })
+    }
+
+    /// Starts `command`.
+    pub fn new(command: &mut Command) -> Self {
+        Self::if_installed(command).unwrap_or_else(|| panic!("cannot start {command:?}"))
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end with SIGTERM, and waits until it has.
+    pub fn terminate(&mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// Ends it as a crash does, with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command that is expected to end by itself: its exit code and what it wrote to stderr.
+pub fn ended(command: &mut Command) -> (i32, String) {
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (child.wait().unwrap().code().unwrap_or(-1), said)
+}
+
+async fn serves(socket: &Path) -> bool {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    let Ok(channel) = endpoint.connect().await else { return false };
+    let request = HealthCheckRequest { service: String::new() };
+    let answer = HealthClient::new(channel).check(request).await;
+    answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
+}

@@ -1,0 +1,92 @@
+//! How the daemon ends, and that two of them never share what belongs to one.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use tinygpt_tests::process::{Home, Started, ended, tinygptd};
+
+#[tokio::test]
+async fn asked_to_end_it_ends_with_0_and_takes_its_socket_along() {
+    let home = Home::new();
+    let mut daemon = Started::new(&mut home.daemon());
+    home.await_serving().await;
+    assert_eq!(fs::metadata(home.socket()).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert!(!home.socket().exists());
+}
+
+#[tokio::test]
+async fn killed_it_leaves_nothing_that_stops_the_next() {
+    let home = Home::new();
+    let mut daemon = Started::new(&mut home.daemon());
+    home.await_serving().await;
+    daemon.kill();
+    assert!(home.socket().exists());
+    let _next = Started::new(&mut home.daemon());
+    home.await_serving().await;
+}
+
+#[tokio::test]
+async fn a_second_daemon_ends_with_75_and_names_the_first() {
+    let home = Home::new();
+    let first = Started::new(&mut home.daemon());
+    home.await_serving().await;
+    let same_socket = ended(home.daemon().arg("--no-persist"));
+    let same_cache = ended(home.daemon().arg("--socket").arg(home.path("other")));
+    for (code, said) in [same_socket, same_cache] {
+        assert_eq!(code, 75, "{said}");
+        assert!(said.contains(&first.pid().to_string()), "{said}");
+        assert!(said.contains(&home.socket().display().to_string()), "{said}");
+    }
+    home.await_serving().await;
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_ends_with_73_and_both_numbers() {
+    let home = Home::new();
+    let path = home.path(&"s".repeat(200));
+    let command = &mut Command::new(tinygptd());
+    let (code, said) = ended(command.arg("--no-persist").arg("--socket").arg(&path));
+    assert_eq!(code, 73, "{said}");
+    assert!(said.contains(&format!("is {} bytes long", path.as_os_str().len())), "{said}");
+    assert!(said.contains("allows 107") || said.contains("allows 103"), "{said}");
+}
+
+#[test]
+fn a_cache_directory_that_cannot_be_made_ends_with_73_and_its_name() {
+    let home = Home::new();
+    fs::write(home.path("cache"), "a file").unwrap();
+    let (code, said) = ended(&mut home.daemon());
+    assert_eq!(code, 73, "{said}");
+    assert!(said.contains(&home.path("cache").display().to_string()), "{said}");
+}
+
+#[test]
+fn what_only_the_user_can_mend_ends_with_64_and_its_name() {
+    let home = Home::new();
+    fs::write(home.path("t.toml"), "cache-disc = \"1GiB\"").unwrap();
+    let file = home.path("t.toml").display().to_string();
+    let cases = [
+        (["--config", &file], "cache-disc"),
+        (["--threads", "0"], "--threads"),
+        (["--log", "tinygptd=loud"], "tinygptd=loud"),
+    ];
+    for (arguments, word) in cases {
+        let (code, said) = ended(home.daemon().args(arguments));
+        assert_eq!(code, 64, "{said}");
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_with_69_and_its_name() {
+    let home = Home::new();
+    fs::write(home.path("m.gguf"), "not a model").unwrap();
+    for model in ["m.gguf", "missing.gguf"] {
+        let (code, said) = ended(home.daemon().arg("--model").arg(home.path(model)));
+        assert_eq!(code, 69, "{said}");
+        assert!(said.contains(model), "{said}");
+    }
+}

@@ -1,0 +1,130 @@
+//! The daemon under systemd: sockets handed over, words sent back, units installed.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::env;
+use std::fs::{self, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use tinygpt_tests::process::{Home, PATIENCE, Started, tinygptd};
+
+#[tokio::test]
+async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
+    let home = Home::new();
+    let listener = UnixListener::bind(home.socket()).unwrap();
+    let mut daemon = Started::new(&mut handed(&listener, &home.daemon()));
+    home.await_serving().await;
+    assert!(daemon.terminate().success());
+    assert!(home.socket().exists(), "the supervisor's socket was unlinked");
+    assert!(!home.path("s.lock").exists(), "an inherited socket needs no lock of ours");
+}
+
+#[tokio::test]
+async fn the_first_connection_starts_the_daemon() {
+    let home = Home::new();
+    let mut activate = Command::new("systemd-socket-activate");
+    let daemon = home.daemon();
+    activate.arg("--listen").arg(home.socket()).arg(daemon.get_program()).args(daemon.get_args());
+    let Some(mut started) = Started::if_installed(&mut activate) else {
+        return eprintln!("skipped: systemd-socket-activate is not installed");
+    };
+    until(|| home.socket().exists());
+    assert!(!home.path("cache").exists(), "the daemon runs before anybody connects");
+    home.await_serving().await;
+    assert!(started.terminate().success());
+    assert!(home.path("cache").exists());
+}
+
+#[tokio::test]
+async fn systemd_is_told_of_readiness_and_of_the_end() {
+    let home = Home::new();
+    let notified = Notified::new(&home);
+    let mut daemon = Started::new(home.daemon().env("NOTIFY_SOCKET", home.path("notify")));
+    assert_eq!(notified.next(), "READY=1");
+    home.await_serving().await;
+    assert!(daemon.terminate().success());
+    assert_eq!(notified.next(), "STOPPING=1");
+}
+
+#[test]
+fn the_watchdog_is_fed_while_the_engine_beats() {
+    let home = Home::new();
+    let notified = Notified::new(&home);
+    let mut command = home.daemon();
+    command.env("NOTIFY_SOCKET", home.path("notify")).env("WATCHDOG_USEC", "200000");
+    let _daemon = Started::new(&mut command);
+    let heard: Vec<_> = (0..4).map(|_| notified.next()).collect();
+    assert_eq!(heard, ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]);
+}
+
+#[test]
+fn installing_writes_absolute_paths_and_has_systemd_listen() {
+    let home = Home::new();
+    let installed = with_fake_systemctl(&home, &["install", "--model", "a=m.gguf"]);
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    let units = home.path(".config/systemd/user");
+    let service = fs::read_to_string(units.join("tinygptd.service")).unwrap();
+    let start = service.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    assert!(start.contains(&tinygptd().canonicalize().unwrap().display().to_string()), "{start}");
+    assert!(start.contains(&format!("--model=a={}", home.path("m.gguf").display())), "{start}");
+    let calls = fs::read_to_string(home.path("calls")).unwrap();
+    assert!(calls.ends_with("--user enable --now tinygptd.socket\n"), "{calls}");
+
+    assert!(with_fake_systemctl(&home, &["uninstall"]).status.success());
+    assert!(fs::read_dir(units).unwrap().next().is_none(), "a unit was left behind");
+}
+
+/// The command, started as systemd would: with the listener on descriptor 3 and told so.
+fn handed(listener: &UnixListener, command: &Command) -> Command {
+    fcntl_setfd(listener, FdFlags::empty()).unwrap();
+    let listener = listener.as_raw_fd();
+    let script = format!("exec 3<&{listener}; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
+    shell
+}
+
+/// systemd's end of the notification socket.
+struct Notified(UnixDatagram);
+
+impl Notified {
+    fn new(home: &Home) -> Self {
+        let socket = UnixDatagram::bind(home.path("notify")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(socket)
+    }
+
+    fn next(&self) -> String {
+        let mut buffer = [0; 256];
+        let length = self.0.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).trim().to_owned()
+    }
+}
+
+/// Runs a daemon's command in a home of its own, beside a `systemctl` that writes down its calls.
+fn with_fake_systemctl(home: &Home, arguments: &[&str]) -> Output {
+    let (bin, calls) = (home.path("bin"), home.path("calls"));
+    fs::create_dir_all(&bin).unwrap();
+    let script = format!("#!/bin/sh\necho \"$@\" >> {}\n", calls.display());
+    fs::write(bin.join("systemctl"), script).unwrap();
+    fs::set_permissions(bin.join("systemctl"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap());
+    let mut command = Command::new(tinygptd());
+    command.args(arguments).current_dir(home.path("")).env("PATH", path);
+    command.env("HOME", home.path("")).env("XDG_RUNTIME_DIR", home.path(""));
+    command.env_remove("XDG_CONFIG_HOME").output().unwrap()
+}
+
+fn until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "nothing happens");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
