@@ -68,11 +68,7 @@ const DOUBLED: &str = "the prompt begins with two beginning-of-sequence tokens; 
                        the tokenizer adds one to a text by itself";
 
 /// The ids of a text as a prompt, or `bare` without what a prompt begins with.
-pub async fn encode(
-    text: Arc<str>,
-    bare: bool,
-    served: &Arc<Served>,
-) -> Result<Vec<u32>, Refusal> {
+pub async fn encode(text: Arc<str>, bare: bool, served: &Arc<Served>) -> Result<Vec<u32>, Refusal> {
     let long = text.len() > LONG_TEXT;
     let tokenizer = Arc::clone(&served.tokenizer);
     let work = move || match bare {

@@ -69,7 +69,9 @@ async fn pump<R>(
             biased;
             permit = client.reserve(), if !pending.is_empty() => {
                 let Ok(permit) = permit else { return };
-                pending.pop().into_iter().for_each(|message| permit.send(Ok(wrap(message))));
+                if let Some(message) = pending.pop() {
+                    permit.send(Ok(wrap(message)));
+                }
                 }
             () = client.closed(), if pending.is_empty() => return,
             event = running.next(), if open && pending.has_room() => match event {
@@ -81,7 +83,7 @@ async fn pump<R>(
                 }
                 Err(refusal) => {
                     flight.failed();
-                    return fail(refusal, pending, client, wrap).await;
+                    return fail(refusal, pending, &client, wrap).await;
                 }
             },
         }
@@ -92,7 +94,7 @@ async fn pump<R>(
 async fn fail<R>(
     refusal: Refusal,
     mut pending: Pending,
-    client: mpsc::Sender<Result<R, Status>>,
+    client: &mpsc::Sender<Result<R, Status>>,
     wrap: fn(Message) -> R,
 ) {
     while let Some(message) = pending.pop() {

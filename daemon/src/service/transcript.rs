@@ -65,7 +65,10 @@ mod tests {
 
     #[test]
     fn half_a_character_waits_for_the_other_half() {
-        assert_eq!(transcript(&[], "é".as_bytes()), (vec![String::new(), "é".into()], String::new()));
+        assert_eq!(
+            transcript(&[], "é".as_bytes()),
+            (vec![String::new(), "é".into()], String::new())
+        );
     }
 
     #[test]

@@ -300,7 +300,10 @@ mod tests {
     #[test]
     fn every_request_of_a_connection_is_rewritten() {
         let (one, two) = (frame(1, END, &block("a%2Fb")), frame(1, END, &block("a-2Fb")));
-        check(&[one.clone(), frame(0, 1, b"a%2Fb"), one], &[two.clone(), frame(0, 1, b"a%2Fb"), two]);
+        check(
+            &[one.clone(), frame(0, 1, b"a%2Fb"), one],
+            &[two.clone(), frame(0, 1, b"a%2Fb"), two],
+        );
     }
 
     #[test]
@@ -383,8 +386,10 @@ mod tests {
             Just(block("a%2Fb")),
             Just(block("a%2Fb")[..7].to_vec()),
         ];
-        let one = (kind, flags, payload).prop_map(|(kind, flags, payload)| frame(kind, flags, &payload));
-        prop::collection::vec(one, 0..8).prop_map(|frames| [&PREFACE[..], &frames.concat()].concat())
+        let one =
+            (kind, flags, payload).prop_map(|(kind, flags, payload)| frame(kind, flags, &payload));
+        prop::collection::vec(one, 0..8)
+            .prop_map(|frames| [&PREFACE[..], &frames.concat()].concat())
     }
 
     proptest! {

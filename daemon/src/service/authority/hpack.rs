@@ -24,8 +24,8 @@ const NAME_INDEX: usize = 1;
 
 /// Number of Huffman codes by length in bits.
 const CODES: [u32; 31] = [
-    0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29,
-    0, 4,
+    0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
+    29, 0, 4,
 ];
 /// The Huffman code of `%`. That of `-` is `0b01_0110`: the last two bits change places.
 const PERCENT: Code = Code { bits: 6, value: 0b01_0101 };
@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn a_field_behind_a_long_one_is_found() {
         let long = [&[0x04, 0x7f, 0xa9, 0x46][..], &[b'%'; 127 + 0x29 + (0x46 << 7)]].concat();
-        let with = |authority: &[u8]| [long.clone(), field_of(0x41, &[string(false, authority)])].concat();
+        let with =
+            |authority: &[u8]| [long.clone(), field_of(0x41, &[string(false, authority)])].concat();
         check(&with(b"a%b"), &with(b"a-b"));
     }
 

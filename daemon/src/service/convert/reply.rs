@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use tinygpt_proto::v1 as wire;
 
-use crate::engine::job::{
-    Divergence, Done, Finish, Reason, Reuse, Times, Token, Verdict,
-};
+use crate::engine::job::{Divergence, Done, Finish, Reason, Reuse, Times, Token, Verdict};
 use crate::text::Tokenizer;
 
 /// What was reused, as the wire has it in several messages.

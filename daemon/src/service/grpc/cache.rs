@@ -40,9 +40,8 @@ impl CacheService for Cache {
     ) -> Result<Response<Self::ListStream>, Status> {
         let peer = Peer::of(&request)?;
         let entries = self.0.list(peer, &request.get_ref().model).await?;
-        let responses = entries.into_iter().map(|entry| {
-            Ok(CacheServiceListResponse { entry: Some(entry) })
-        });
+        let responses =
+            entries.into_iter().map(|entry| Ok(CacheServiceListResponse { entry: Some(entry) }));
         Ok(Response::new(Box::pin(tokio_stream::iter(responses))))
     }
 
@@ -126,13 +125,14 @@ impl Daemon {
         }
         let mut entries = self.entries(peer).await?;
         entries.retain(|entry| model.is_empty() || entry.model() == model);
-        let (shown, bare) = entries.split_at_mut(entries.len().min(PREVIEWS));
+        let previews = entries.len().min(PREVIEWS);
+        let (shown, bare) = entries.split_at_mut(previews);
         let mut listed = Vec::with_capacity(shown.len() + bare.len());
         for entry in shown {
             let preview = self.text(entry).await.map(|text| beginning(&text)).unwrap_or_default();
             listed.push(CacheEntry { preview, ..wire(entry) });
         }
-        listed.extend(bare.iter().map(|entry| wire(entry)));
+        listed.extend(bare.iter().map(wire));
         Ok(listed)
     }
 
@@ -151,20 +151,16 @@ impl Daemon {
         Ok(CacheServiceGetResponse { entry: Some(listed), token_ids, text, blocks })
     }
 
-    async fn remove(
-        &self,
-        peer: Peer,
-        target: Option<Target>,
-    ) -> Result<RemoveResponse, Refusal> {
+    async fn remove(&self, peer: Peer, target: Option<Target>) -> Result<RemoveResponse, Refusal> {
         let before = self.report().await;
         let mut removed = RemoveResponse::default();
         match target {
             Some(Target::All(true)) => {
                 removed.entries = count(self.entries(peer).await?.len() as u64);
-                self.forget(Removal::All, &mut removed).await?;
+                let blocks = self.forget(Removal::All).await?;
                 let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
-                removed.blocks += count(gone.blocks);
-                removed.disk_bytes += gone.bytes;
+                removed.blocks = count(blocks.max(gone.blocks));
+                removed.disk_bytes = gone.bytes;
             }
             Some(Target::Keys(keys)) => {
                 let mut doomed = Vec::new();
@@ -193,24 +189,25 @@ impl Daemon {
         entry: &Entry,
         removed: &mut RemoveResponse,
     ) -> Result<(), Refusal> {
-        removed.entries += 1;
-        self.forget(Removal::Prompt(entry.key), removed).await?;
+        let blocks = self.forget(Removal::Prompt(entry.key)).await?;
         let (fingerprint, key) = (entry.fingerprint, entry.key);
         let gone = self.in_store(move |store| store.remove(&fingerprint, &key)).await;
         let gone = gone.unwrap_or_default();
-        // What lay in both tiers was counted once already.
-        removed.blocks = removed.blocks.max(count(gone.blocks));
+        removed.entries += 1;
+        // Blocks in both tiers are the same blocks.
+        removed.blocks += count(blocks.max(gone.blocks));
         removed.disk_bytes += gone.bytes;
         Ok(())
     }
 
-    async fn forget(&self, what: Removal, removed: &mut RemoveResponse) -> Result<(), Refusal> {
+    /// Forgets in the memory of all engines, and says how many blocks.
+    async fn forget(&self, what: Removal) -> Result<u64, Refusal> {
+        let mut blocks = 0;
         for slot in self.models.all() {
             let what = what.clone();
-            let gone = ask(slot.engine(), move |engine| engine.remove(what)).await?;
-            removed.blocks += count(gone.blocks);
+            blocks += ask(slot.engine(), move |engine| engine.remove(what)).await?.blocks;
         }
-        Ok(())
+        Ok(blocks)
     }
 
     async fn verify(&self) -> Result<VerifyResponse, Refusal> {

@@ -109,7 +109,9 @@ fn mha_bytes(heads: usize, layout: &Layout) -> u64 {
 fn tokenizer(vocabulary: &Vocabulary) -> String {
     match vocabulary {
         Vocabulary::Bytes => "bytes".to_owned(),
-        Vocabulary::Gguf(gguf) => format!("{}/{}", gguf.model, gguf.pre),
+        Vocabulary::Gguf(gguf) => {
+            format!("{}/{}", gguf.model, gguf.pre.as_deref().unwrap_or("default"))
+        }
     }
 }
 

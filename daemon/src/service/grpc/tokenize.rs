@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use tinygpt_proto::v1::{
-    DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse,
-};
+use tinygpt_proto::v1::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse};
 use tonic::Request;
 
 use crate::service::Daemon;
