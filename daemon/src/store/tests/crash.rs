@@ -30,7 +30,6 @@ fn prompts(round: u32) -> impl Iterator<Item = Vec<u32>> {
 
 /// The process that is killed: saves, refreshes and removes until the end.
 #[test]
-#[ignore = "run by the test below, in a process of its own"]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let round = std::process::id();
@@ -75,7 +74,7 @@ fn a_killed_writer_never_leaves_anything_wrong_behind() {
 fn kill_a_child(cache: &std::path::Path, round: u32) {
     use std::io::{BufRead, BufReader};
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "store::tests::crash::child", "--ignored", "--nocapture"])
+        .args(["--exact", "store::tests::crash::child", "--nocapture"])
         .env(CHILD, cache)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -39,14 +39,15 @@ fn nothing_is_written_below_the_free_space_floor() {
 
 /// On a real file system of 128 KiB.
 #[test]
-#[ignore = "needs the right to mount"]
 fn a_file_system_that_is_full_is_noticed_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {
         let mut command = std::process::Command::new(command);
-        assert!(command.args(arguments).arg(dir.path()).status().unwrap().success());
+        command.args(arguments).arg(dir.path()).status().is_ok_and(|status| status.success())
     };
-    mount("mount", &["-t", "tmpfs", "-o", "size=128k", "tmpfs"]);
+    if !mount("mount", &["-t", "tmpfs", "-o", "size=128k", "tmpfs"]) {
+        return eprintln!("skipped: a small file system needs the right to mount");
+    }
     let settings = settings(&dir.path().join("cache"));
     let (handle, threads) = crate::store::open(settings.clone()).unwrap();
     let family = family("a");
