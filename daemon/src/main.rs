@@ -32,7 +32,9 @@ fn main() -> ExitCode {
     };
     let ended = match args.command {
         Some(command) => obey(command),
-        None => inherited.context("cannot use inherited sockets").and_then(|s| start(args.serve, s)),
+        None => {
+            inherited.context("cannot use inherited sockets").and_then(|s| start(args.serve, s))
+        }
     };
     match ended {
         Ok(exit) => exit.into(),
@@ -135,7 +137,12 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
         Command::PrintPlist => print!("{}", installation(ServeArgs::default())?.plist()),
         Command::Man => clap_mangen::Man::new(Args::command()).render(&mut std::io::stdout())?,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "tinygptd", &mut std::io::stdout());
+            clap_complete::generate(
+                shell,
+                &mut Args::command(),
+                "tinygptd",
+                &mut std::io::stdout(),
+            );
         }
     }
     Ok(Exit::Done)

@@ -162,7 +162,10 @@ fn everything_comes_back_after_a_restart_with_the_same_bits() {
     let asks: Vec<Ask> = [64, 65, 95, 96, 97, 255, 256, 257, 1000]
         .iter()
         .map(|len| Ask::new(&prompt(40, *len)[..]).persist(Persist::Durable))
-        .map(|ask| Ask { prompt: [vec![ask.prompt.len() as u32 % 251], ask.prompt].concat(), ..ask })
+        .map(|ask| Ask {
+            prompt: [vec![ask.prompt.len() as u32 % 251], ask.prompt].concat(),
+            ..ask
+        })
         .map(|ask| ask.tokens(3))
         .collect();
     {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tonic::metadata::MetadataMap;
 
 /// When a request that came at `received` is given up by its client.
-pub fn deadline(metadata: &MetadataMap, received: Instant) -> Option<Instant> {
+pub(super) fn deadline(metadata: &MetadataMap, received: Instant) -> Option<Instant> {
     let timeout = timeout(metadata.get("grpc-timeout")?.to_str().ok()?)?;
     received.checked_add(timeout)
 }

@@ -22,7 +22,7 @@ const MIN_DIGITS: usize = 4;
 
 /// A cached prompt.
 #[derive(Debug)]
-pub struct Entry {
+pub(super) struct Entry {
     /// Its key.
     pub key: RecordKey,
     /// Its family.
@@ -37,8 +37,6 @@ pub struct Entry {
     pub memory: Option<Held>,
     /// What the store holds of it.
     pub disk: Option<store::Entry>,
-    /// What its family is made of.
-    pub fields: Fields,
     /// The model that computed it, when it is loaded.
     served: Option<Arc<Served>>,
 }
@@ -54,29 +52,28 @@ impl Entry {
             tokens: None,
             memory: None,
             disk: None,
-            fields,
             served: models.iter().find(|served| served.info.computed(&fields)).cloned(),
         }
     }
 
     /// The name of the model that computed it; empty when that is not loaded.
-    pub fn model(&self) -> &str {
+    pub(super) fn model(&self) -> &str {
         self.served.as_ref().map_or("", |served| &served.info.name)
     }
 
     /// The arithmetic that computed it; empty when its model is not loaded.
-    pub fn numerics(&self) -> &str {
+    pub(super) fn numerics(&self) -> &str {
         self.served.as_ref().map_or("", |served| served.info.numerics)
     }
 
     /// Whether a record answers exactly this prompt without running a layer.
-    pub fn complete(&self) -> bool {
+    pub(super) fn complete(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.complete)
             || self.disk.as_ref().is_some_and(|disk| disk.complete)
     }
 
     /// The keys of its blocks, with the bytes of each and whether it is in memory. Needs the ids.
-    pub fn blocks(&self) -> Vec<(BlockKey, u64, bool)> {
+    pub(super) fn blocks(&self) -> Vec<(BlockKey, u64, bool)> {
         let layout = self.served.as_ref().zip(self.codec);
         let layout = layout.map(|(served, codec)| Arc::clone(served.info.layout(codec)));
         let bytes = layout.map_or(0, |layout| layout.block_bytes() as u64);

@@ -7,7 +7,7 @@ use crate::text::{Detokenizer, StopStrings, Stopped, Tokenizer};
 /// Turns generated ids into text that will not be taken back: whole characters, and no part of a
 /// stop string.
 #[derive(Debug)]
-pub struct Transcript {
+pub(super) struct Transcript {
     characters: Detokenizer,
     stops: StopStrings,
     stopped: bool,
@@ -15,13 +15,13 @@ pub struct Transcript {
 
 impl Transcript {
     /// Text by `tokenizer` that ends before the first of `stops`.
-    pub fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Self {
+    pub(super) fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Self {
         let characters = Detokenizer::new(tokenizer);
         Self { characters, stops: StopStrings::new(stops), stopped: false }
     }
 
     /// Takes a token and gives the text that it makes certain.
-    pub fn push(&mut self, id: u32) -> String {
+    pub(super) fn push(&mut self, id: u32) -> String {
         match self.characters.push(id) {
             Some(text) => self.cut(&text),
             None => String::new(),
@@ -29,7 +29,7 @@ impl Transcript {
     }
 
     /// Ends the text and gives what was held back.
-    pub fn finish(&mut self) -> String {
+    pub(super) fn finish(&mut self) -> String {
         let rest = self.characters.finish();
         let mut text = self.cut(&rest);
         if !self.stopped {

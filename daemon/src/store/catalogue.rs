@@ -243,7 +243,8 @@ impl Catalogue {
 
     /// A prompt is told of quarantined files. Whether there were any.
     pub(super) fn tell_damaged(&mut self, files: &[(ShortKey, Name)]) -> bool {
-        files.iter().fold(false, |told, file| self.damaged.remove(file) || told)
+        let told = files.iter().filter(|file| self.damaged.remove(file));
+        told.count() > 0
     }
 
     /// Files whose names say that they hold block `at` of a chain, though nobody has looked yet.

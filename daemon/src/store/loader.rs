@@ -209,11 +209,11 @@ impl Walk<'_> {
         self.expect_family(&mapping)?;
         let heads = &mapping.header.blocks;
         let start = heads.iter().position(|head| head.key == self.asked.keys[self.at]);
-        for index in start.ok_or(Fault::Gone)?..heads.len() {
-            if self.asked.keys.get(self.at) != Some(&heads[index].key) {
+        for (index, head) in heads.iter().enumerate().skip(start.ok_or(Fault::Gone)?) {
+            if self.asked.keys.get(self.at) != Some(&head.key) {
                 break;
             }
-            if !self.asked.rest(self.at).starts_with(&heads[index].tokens) {
+            if !self.asked.rest(self.at).starts_with(&head.tokens) {
                 return Err(Damage::Tokens(index).into());
             }
             self.found.blocks.push(verified(&mapping, index)?);

@@ -19,7 +19,7 @@ use tinygptd::store::{self, StoreHandle};
 use tokio::sync::mpsc;
 
 /// What an engine runs with.
-pub struct Setup {
+pub(crate) struct Setup {
     pub threads: usize,
     pub cache: Option<PathBuf>,
     pub source: Source,
@@ -35,14 +35,14 @@ impl Default for Setup {
 }
 
 /// A running engine; dropping it ends it.
-pub struct Running {
+pub(crate) struct Running {
     pub handle: EngineHandle,
     thread: Option<std::thread::JoinHandle<()>>,
     pub store: Option<StoreHandle>,
     _threads: Option<store::StoreThreads>,
 }
 
-pub fn settings(dir: &Path) -> store::Settings {
+pub(crate) fn settings(dir: &Path) -> store::Settings {
     store::Settings {
         dir: dir.to_owned(),
         disk_budget: 1 << 30,
@@ -55,11 +55,11 @@ pub fn settings(dir: &Path) -> store::Settings {
 }
 
 impl Setup {
-    pub fn on_disk(dir: &Path) -> Self {
+    pub(crate) fn on_disk(dir: &Path) -> Self {
         Self { cache: Some(dir.to_owned()), ..Self::default() }
     }
 
-    pub fn start(self) -> Running {
+    pub(crate) fn start(self) -> Running {
         let opened = self.cache.as_deref().map(|dir| store::open(settings(dir)).unwrap());
         let (store, threads) = opened.unzip();
         let settings = engine::Settings {
@@ -88,19 +88,19 @@ impl Drop for Running {
 
 /// A finished request.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub tokens: Vec<Token>,
     pub reuse: Reuse,
     pub done: Done,
 }
 
 impl Reply {
-    pub fn ids(&self) -> Vec<u32> {
+    pub(crate) fn ids(&self) -> Vec<u32> {
         self.tokens.iter().map(|token| token.id).collect()
     }
 
     /// Every probability of every position, as bits.
-    pub fn bits(&self) -> Vec<Vec<(u32, u32)>> {
+    pub(crate) fn bits(&self) -> Vec<Vec<(u32, u32)>> {
         let bits = |token: &Token| token.top.iter().map(|(id, p)| (*id, p.to_bits())).collect();
         self.tokens.iter().map(bits).collect()
     }
@@ -108,7 +108,7 @@ impl Reply {
 
 /// A request being made.
 #[derive(Clone)]
-pub struct Ask {
+pub(crate) struct Ask {
     pub prompt: Vec<u32>,
     pub max_tokens: u32,
     pub policy: Policy,
@@ -119,7 +119,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    pub fn new(prompt: &[u32]) -> Self {
+    pub(crate) fn new(prompt: &[u32]) -> Self {
         Self {
             prompt: prompt.to_vec(),
             max_tokens: 4,
@@ -131,24 +131,24 @@ impl Ask {
         }
     }
 
-    pub fn tokens(self, max_tokens: u32) -> Self {
+    pub(crate) fn tokens(self, max_tokens: u32) -> Self {
         Self { max_tokens, ..self }
     }
 
-    pub fn policy(self, policy: Policy) -> Self {
+    pub(crate) fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    pub fn persist(self, persist: Persist) -> Self {
+    pub(crate) fn persist(self, persist: Persist) -> Self {
         Self { persist, ..self }
     }
 
-    pub fn codec(self, codec: Codec) -> Self {
+    pub(crate) fn codec(self, codec: Codec) -> Self {
         Self { codec, ..self }
     }
 }
 
-pub fn greedy(max_tokens: u32) -> Sampling {
+pub(crate) fn greedy(max_tokens: u32) -> Sampling {
     Sampling {
         temperature: 0.0,
         top_k: 0,
@@ -167,7 +167,7 @@ pub fn greedy(max_tokens: u32) -> Sampling {
 }
 
 impl Running {
-    pub fn info(&self) -> Arc<ModelInfo> {
+    pub(crate) fn info(&self) -> Arc<ModelInfo> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             match &*self.handle.state().borrow() {
@@ -182,7 +182,7 @@ impl Running {
     }
 
     /// Submits without waiting.
-    pub fn submit(&self, ask: &Ask) -> mpsc::Receiver<Event> {
+    pub(crate) fn submit(&self, ask: &Ask) -> mpsc::Receiver<Event> {
         let (events, receiver) = mpsc::channel(engine::job::EVENTS);
         let job = Job {
             task: Task::Sample(greedy(ask.max_tokens)),
@@ -204,19 +204,19 @@ impl Running {
         receiver
     }
 
-    pub fn ask(&self, ask: &Ask) -> Reply {
+    pub(crate) fn ask(&self, ask: &Ask) -> Reply {
         collect(self.submit(ask)).unwrap()
     }
 
     /// Waits until the writer has nothing left to do.
-    pub fn flush(&self) {
+    pub(crate) fn flush(&self) {
         if let Some(store) = &self.store {
             store.flush();
         }
     }
 }
 
-pub fn collect(mut events: mpsc::Receiver<Event>) -> Result<Reply, Failure> {
+pub(crate) fn collect(mut events: mpsc::Receiver<Event>) -> Result<Reply, Failure> {
     let (mut tokens, mut admitted) = (Vec::new(), None);
     while let Some(event) = events.blocking_recv() {
         match event {
@@ -235,7 +235,7 @@ pub fn collect(mut events: mpsc::Receiver<Event>) -> Result<Reply, Failure> {
 }
 
 /// Text-like bytes, different for each seed, the same on every run.
-pub fn prompt(seed: u32, len: usize) -> Vec<u32> {
+pub(crate) fn prompt(seed: u32, len: usize) -> Vec<u32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut byte = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

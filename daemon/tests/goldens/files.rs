@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// Says that a test cannot run; where nothing may be skipped that is a failure.
-pub fn skip(reason: &str) {
+pub(crate) fn skip(reason: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true allows no skip: {reason}");
     eprintln!("skipped: {reason}");
 }
@@ -16,7 +16,7 @@ fn workspace() -> &'static Path {
 }
 
 /// A golden file: from the folder that `TINYGPT_GOLDEN` names, else from this repository.
-pub fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let own = workspace().join("tests/golden");
     let named = std::env::var_os("TINYGPT_GOLDEN").map(PathBuf::from);
     let found = named.into_iter().chain([own]).map(|folder| folder.join(name));
@@ -28,18 +28,18 @@ pub fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// The bytes of a golden file that this repository holds.
-pub fn read(name: &str) -> Vec<u8> {
+pub(crate) fn read(name: &str) -> Vec<u8> {
     let path = workspace().join("tests/golden").join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// A golden JSON file that this repository holds.
-pub fn json(name: &str) -> Value {
+pub(crate) fn json(name: &str) -> Value {
     serde_json::from_slice(&read(name)).unwrap()
 }
 
 /// SmolLM2-135M-Instruct in Q4_1.
-pub fn smollm2() -> Option<Vec<u8>> {
+pub(crate) fn smollm2() -> Option<Vec<u8>> {
     let named = std::env::var_os("TINYGPT_REAL_MODEL").map(PathBuf::from);
     let usual = workspace().join("target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let path = named.unwrap_or(usual);
@@ -51,17 +51,17 @@ pub fn smollm2() -> Option<Vec<u8>> {
 }
 
 /// Token ids in a JSON array.
-pub fn ids(value: &Value) -> Vec<u32> {
+pub(crate) fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
 /// Numbers in a JSON array.
-pub fn floats(value: &Value) -> Vec<f32> {
+pub(crate) fn floats(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
 /// The f32 elements of an `.npy` file, row-major.
-pub fn npy(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn npy(bytes: &[u8]) -> Vec<f32> {
     assert_eq!(&bytes[..7], b"\x93NUMPY\x01", "an .npy file of version 1");
     let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
     let (header, data) = bytes[10..].split_at(header);
@@ -76,7 +76,7 @@ pub fn npy(bytes: &[u8]) -> Vec<f32> {
 /// "PK\1\2" .. method u16 @10 .. sizes u32 @20,24 | name, extra, comment lengths u16 @28,30,32 ..
 ///          .. local header's offset u32 @42 | name | extra | comment
 /// ```
-pub fn npz(bytes: &[u8], array: &str) -> Vec<f32> {
+pub(crate) fn npz(bytes: &[u8], array: &str) -> Vec<f32> {
     let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]) as usize;
     let u32_at = |at: usize| u16_at(at) | u16_at(at + 2) << 16;
     let end = bytes.windows(4).rposition(|mark| mark == b"PK\x05\x06").unwrap();

@@ -10,7 +10,7 @@ use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::load::load;
 use tinygptd::model::{Batch, Model, assemble};
 
-pub struct Runner {
+pub(crate) struct Runner {
     model: Box<dyn Model>,
     pool: Pool,
     slabs: Slabs,
@@ -19,7 +19,7 @@ pub struct Runner {
 
 impl Runner {
     /// A model from the bytes of its file, caching plain f32.
-    pub fn new(file: &[u8]) -> Self {
+    pub(crate) fn new(file: &[u8]) -> Self {
         let pool = Pool::new(NonZeroUsize::new(2).unwrap());
         let model = assemble(load(file, &pool).unwrap().weights);
         let layout = Arc::new(Layout::new(Codec::F32, &model.layers()));
@@ -28,12 +28,12 @@ impl Runner {
     }
 
     /// Forgets the sequence.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.seq = KvSeq::new(self.seq.layout().clone());
     }
 
     /// Appends tokens in one slice and gives the logits after the last `wanted` of them.
-    pub fn feed(&mut self, tokens: &[u32], wanted: usize) -> Vec<Vec<f32>> {
+    pub(crate) fn feed(&mut self, tokens: &[u32], wanted: usize) -> Vec<Vec<f32>> {
         let rows = tokens.len();
         self.seq.reserve(self.seq.len() + rows, &mut self.slabs).unwrap();
         let batch = Batch {
@@ -48,13 +48,13 @@ impl Runner {
     }
 
     /// The logits after a prompt that starts afresh.
-    pub fn prompt(&mut self, tokens: &[u32]) -> Vec<f32> {
+    pub(crate) fn prompt(&mut self, tokens: &[u32]) -> Vec<f32> {
         self.restart();
         self.feed(tokens, 1).remove(0)
     }
 
     /// Greedy ids after `logits`, each fed back alone.
-    pub fn greedy(&mut self, mut logits: Vec<f32>, count: usize) -> Vec<u32> {
+    pub(crate) fn greedy(&mut self, mut logits: Vec<f32>, count: usize) -> Vec<u32> {
         let mut ids = Vec::new();
         while ids.len() < count {
             ids.push(argmax(&logits));
@@ -67,20 +67,20 @@ impl Runner {
 }
 
 /// The id with the largest logit; the lowest of equals.
-pub fn argmax(logits: &[f32]) -> u32 {
+pub(crate) fn argmax(logits: &[f32]) -> u32 {
     let best = (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
     best.unwrap() as u32
 }
 
 /// The distance between the two largest logits.
-pub fn margin(logits: &[f32]) -> f32 {
+pub(crate) fn margin(logits: &[f32]) -> f32 {
     let best = argmax(logits) as usize;
     let others = logits.iter().enumerate().filter(|&(id, _)| id != best).map(|(_, &logit)| logit);
     logits[best] - others.fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// The largest distance between two rows of logits.
-pub fn distance(found: &[f32], expected: &[f32]) -> f32 {
+pub(crate) fn distance(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }

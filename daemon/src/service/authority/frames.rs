@@ -16,7 +16,7 @@ use super::hpack;
 
 /// Most bytes of frames that are held back for one header block. gRPC implementations refuse
 /// metadata beyond 8 KiB or so by default.
-pub const MAX_HELD: usize = 64 << 10;
+pub(super) const MAX_HELD: usize = 64 << 10;
 
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

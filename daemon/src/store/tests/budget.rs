@@ -109,7 +109,7 @@ fn a_chain_is_evicted_from_its_end() {
     for seed in 2..9 {
         kit.save(&prompt(seed, 70));
         let now = kit.found(&long).0;
-        assert!(now <= before && now % 2 == 0);
+        assert!(now <= before && now.is_multiple_of(2));
         // Asking touched it: the others go first from now on, and it is never holed.
         before = now;
     }
