@@ -38,7 +38,7 @@ impl Runner {
         self.seq.reserve(self.seq.len() + rows, &mut self.slabs).unwrap();
         let batch = Batch {
             tokens: tokens.into(),
-            slices: vec![0..rows],
+            slices: std::iter::once(0..rows).collect(),
             wanted: (rows - wanted..rows).collect(),
         };
         let hidden = self.model.forward(&self.pool, &batch, &mut [&mut self.seq]);

@@ -35,7 +35,7 @@ fn child() {
     let round = std::process::id();
     let (handle, _threads) = take_over(&crash_settings(dir.as_ref()), &tuning());
     let family = family("a");
-    println!("ready");
+    std::io::Write::write_all(&mut std::io::stdout(), b"ready\n").unwrap();
     for (i, tokens) in prompts(round).enumerate() {
         let mut save = save(&family, &tokens);
         save.replace = i % 5 == 0;
