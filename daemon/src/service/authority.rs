@@ -13,14 +13,13 @@
 //!   sides' dynamic tables keep the same sizes.
 //! - It never touches a stream it does not understand. A header block is rewritten as a whole or
 //!   not at all; whatever is no HTTP/2, or breaks its rules, goes to `h2` as it came.
-//! - It holds back at most one header block, and of that at most [`MAX_HELD`](frames::MAX_HELD)
-//!   bytes.
+//! - It holds back at most one header block, and of that at most 64 KiB.
 //!
 //! What it deliberately does not do: keep the dynamic table. A value given with a *dynamic* index
 //! for its name is not recognised as an authority. grpc-core has no need for one, since
 //! `:authority` has an index in the static table, and sends the literal name besides.
 //!
-//! [`frames`] finds the header blocks in the stream of bytes, [`hpack`] finds the values in a block.
+//! `frames` finds the header blocks in the stream of bytes, `hpack` finds the values in a block.
 
 mod frames;
 mod hpack;

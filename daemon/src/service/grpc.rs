@@ -20,6 +20,7 @@ use tokio::task::spawn_blocking;
 use super::Daemon;
 use super::order::{Order, Running};
 use super::refusal::Refusal;
+use super::tally::Flight;
 use crate::engine::EngineHandle;
 use crate::engine::handle::Refused;
 use crate::engine::job::Failure;
@@ -41,12 +42,17 @@ pub struct Models(pub Arc<Daemon>);
 pub struct Admin(pub Arc<Daemon>);
 
 impl Daemon {
-    /// Places an order with the model called `model`, unless the daemon is about to end.
-    async fn place(&self, order: Order, model: &str) -> Result<Running, Refusal> {
+    /// Places an order with the model called `model`, unless the daemon is about to end. The
+    /// daemon is busy from here on, also while the order waits for its model.
+    async fn place(&self, order: Order, model: &str) -> Result<(Running, Flight), Refusal> {
         if self.drain.is_cancelled() {
             return Err(Refusal::Engine(Failure::Draining));
         }
-        order.place(self.models.find(model)?).await
+        let slot = self.models.find(model)?;
+        let mut flight = self.tally.begin();
+        let placed = order.place(slot).await;
+        let running = placed.inspect_err(|_| flight.failed())?;
+        Ok((running, flight))
     }
 }
 

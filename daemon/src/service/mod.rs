@@ -5,9 +5,9 @@
 //! with an engine; the engine's events become messages again.
 //!
 //! Reading order: [`authority`] and [`peer`] are about who may come in, [`models`] about what they
-//! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`transcript`] and
+//! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; `transcript` and
 //! [`stream`] follow the answer out. [`grpc`] has a file for each service and each larger RPC,
-//! [`health`] tells the world whether all this works, [`refusal`] lists everything that is said
+//! `health` tells the world whether all this works, [`refusal`] lists everything that is said
 //! when it does not.
 //!
 //! Invariants: no request reaches an engine whose peer is not the daemon's own user; no text or

@@ -2,7 +2,7 @@
 //!
 //! A task per request moves events from the engine's channel to the client's. While the client is
 //! not ready for a message, tokens gather in one pending delta, so that a slow reader gets fewer
-//! and longer messages and costs nobody anything. Beyond [`MOST_PENDING`] bytes the task stops
+//! and longer messages and costs nobody anything. Beyond a mebibyte the task stops
 //! reading; the engine's channel then fills, and that one sequence pauses.
 //!
 //! The client's end of its own stream of requests means nothing here. That it has gone is seen by

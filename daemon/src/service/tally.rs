@@ -24,13 +24,13 @@ struct Counters {
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Requests that an engine was given.
+    /// Requests to sample, to warm or to score.
     Requests,
     /// Requests that ended well.
     Finished,
     /// Requests whose client went away.
     Cancelled,
-    /// Requests that ended with an error after they were placed.
+    /// Requests that ended with an error.
     Failed,
     /// Prompt tokens of finished requests.
     PromptTokens,

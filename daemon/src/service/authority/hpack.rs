@@ -29,6 +29,8 @@ const CODES: [u32; 31] = [
 ];
 /// The Huffman code of `%`. That of `-` is `0b01_0110`: the last two bits change places.
 const PERCENT: Code = Code { bits: 6, value: 0b01_0101 };
+/// The code that must not occur.
+const END_OF_STRING: Code = Code { bits: 30, value: (1 << 30) - 1 };
 
 /// Puts `-` for every `%` in the `:authority` values of a block.
 ///
@@ -121,6 +123,9 @@ fn rewrite_huffman(bytes: &mut [u8]) -> Option<()> {
     let bits = bytes.len() * 8;
     let mut at = 0;
     while let Some(code) = Code::read(bytes, at) {
+        if code == END_OF_STRING {
+            return None;
+        }
         at += code.bits;
         if code == PERCENT {
             flip(bytes, at - 2);

@@ -29,8 +29,8 @@ impl Daemon {
             persist: request::persist(asked.persist)?,
             clock,
         };
-        let running = self.place(order, &asked.model).await?;
-        Ok(respond(running, asked.echo_prompt_ids, self.tally.begin(), response))
+        let (running, flight) = self.place(order, &asked.model).await?;
+        Ok(respond(running, asked.echo_prompt_ids, flight, response))
     }
 }
 

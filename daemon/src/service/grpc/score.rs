@@ -30,8 +30,7 @@ impl Daemon {
             persist: request::persist(asked.persist)?,
             clock,
         };
-        let mut running = self.place(order, &asked.model).await?;
-        let mut flight = self.tally.begin();
+        let (mut running, mut flight) = self.place(order, &asked.model).await?;
         let mut scored = Vec::new();
         loop {
             match running.next().await.inspect_err(|_| flight.failed())? {
