@@ -185,12 +185,25 @@ test("a path of one byte too many is refused with both numbers", () => {
   assert.throws(() => new Client(`${fits}s`), new RegExp(`${MAX_PATH_BYTES + 1} bytes.*allows ${MAX_PATH_BYTES}`));
 });
 
-test("the typed words are those of the protocol", () => {
-  const types = readFileSync(new URL("index.d.ts", import.meta.resolve("tinygpt-client")), "utf8");
+const TYPES = readFileSync(new URL("index.d.ts", import.meta.resolve("tinygpt-client")), "utf8");
+
+test("the declared words are those of the protocol", () => {
   for (const [alias, prefix] of [["Verdict", "VERDICT_"], ["Reason", "REASON_"], ["FinishReason", "FINISH_REASON_"]]) {
-    const declared = types.match(new RegExp(`export type ${alias} =([^;]*);`))[1].match(/[A-Z_]+(?=")/g);
+    const declared = TYPES.match(new RegExp(`export type ${alias} =([^;]*);`))[1].match(/[A-Z_]+(?=")/g);
     const words = v1[alias].type.value.map(({ name }) => name.slice(prefix.length));
     assert.deepEqual(declared, words);
+  }
+});
+
+test("the declared fields are those of the protocol", () => {
+  const messages = { Score: v1.ScoreResponse };
+  for (const name of ["Admitted", "PrefillProgress", "Delta", "Done", "TokenLogprobs", "Usage", "Timings", "Divergence", "Model"]) {
+    messages[name] = v1[name];
+  }
+  for (const [name, message] of Object.entries(messages)) {
+    const body = TYPES.match(new RegExp(`^export interface ${name} {(.*?)^}`, "ms"))[1];
+    const declared = [...body.matchAll(/^  (\w+)\??:/gm)].map(([, field]) => field).filter((field) => field !== "kind");
+    assert.deepEqual(new Set(declared), new Set(message.type.field.map(({ name }) => name)), name);
   }
 });
 

@@ -52,8 +52,9 @@ test("a bare absolute target streams a sample", async () => {
 
 test("the same prompt again gives the same text from memory", async () => {
   const prompt = "Asked for twice, from Node. ".repeat(4);
-  const first = await events(inference.sample(request(prompt, 20)));
-  const second = await events(inference.sample(request(prompt, 20)));
+  const asked = request(prompt, 20, { namespace: "stock" });
+  const first = await events(inference.sample(asked));
+  const second = await events(inference.sample(asked));
   assert.equal(textOf(second), textOf(first));
   assert.equal(first.at(-1).done.verdict, "VERDICT_COLD");
   assert.equal(second.at(-1).done.verdict, "VERDICT_FULL_MEMORY");

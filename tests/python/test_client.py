@@ -18,30 +18,32 @@ LONG = 900
 def test_a_sample_then_the_same_from_memory(daemon: Daemon) -> None:
     prompt = "Twice the same prompt, through the client package. " * 3
     with tinygpt_client.Client(daemon.socket) as client:
-        first = client.sample(prompt, max_tokens=20, temperature=0)
-        assert list(first)
-        second = client.sample(prompt, max_tokens=20, temperature=0)
-        assert list(second)
+        first, second = (done(client.sample(prompt, max_tokens=20, temperature=0, namespace="twice")) for _ in "12")
     assert first.text == second.text
     assert (first.verdict, second.verdict) == ("COLD", "FULL_MEMORY")
-    assert (first.done.reason, second.usage.cached_tokens) == ("NO_ENTRY", len(prompt))
+    assert (first.usage.cached_tokens, second.usage.cached_tokens) == (0, len(prompt))
     assert first.finish_reason == "LENGTH" and len(first.token_ids) == 20
+
+
+def done(sample: tinygpt_client.Sample) -> tinygpt_client.Sample:
+    """Runs a generation to its end."""
+    for _ in sample:
+        pass
+    return sample
 
 
 def test_warming_makes_the_sample_a_hit(daemon: Daemon) -> None:
     prompt = "Warmed before it is asked for. " * 5
     with tinygpt_client.Client(daemon.socket) as client:
-        warmed = client.warm(prompt)
-        sample = client.sample(prompt, max_tokens=1)
-        list(sample)
+        warmed = client.warm(prompt, namespace="warmed")
+        sample = done(client.sample(prompt, max_tokens=1, namespace="warmed"))
     assert (warmed.verdict, warmed.usage.completion_tokens) == ("COLD", 0)
     assert sample.verdict == "FULL_MEMORY"
 
 
 def test_scores_are_what_sampling_reports(daemon: Daemon) -> None:
     with tinygpt_client.Client(daemon.socket) as client:
-        sample = client.sample("ROMEO:", max_tokens=5, temperature=0, logprobs=2, echo_prompt_ids=True)
-        list(sample)
+        sample = done(client.sample("ROMEO:", max_tokens=5, temperature=0, logprobs=2, echo_prompt_ids=True))
         assert sample.admitted is not None
         prompt = sample.admitted.prompt_token_ids
         scored = client.score([*prompt, *sample.token_ids], logprobs=2).tokens

@@ -1,6 +1,7 @@
 """What the client package does by itself, without a daemon."""
 
 import asyncio
+import dataclasses
 import typing
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import grpc
 import pytest
 import tinygpt_client
 from fake import FakeDaemon
-from tinygpt.v1 import generation_pb2, model_pb2, verdict_pb2
+from tinygpt.v1 import generation_pb2, inference_pb2, model_pb2, verdict_pb2
 from tinygpt_client import messages, sockets
 
 
@@ -136,6 +137,28 @@ def test_the_typed_words_are_those_of_the_protocol(alias: typing.Any, enum: typi
     words = [messages.label(enum.DESCRIPTOR, value.number) for value in enum.DESCRIPTOR.values]
     assert list(typing.get_args(alias)) == words
     assert messages.label(enum.DESCRIPTOR, 4711) == "UNSPECIFIED"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (messages.Admitted, generation_pb2.Admitted),
+        (messages.PrefillProgress, generation_pb2.PrefillProgress),
+        (messages.Delta, generation_pb2.Delta),
+        (messages.Done, generation_pb2.Done),
+        (messages.Usage, generation_pb2.Usage),
+        (messages.Timings, generation_pb2.Timings),
+        (messages.TokenLogprobs, generation_pb2.TokenLogprobs),
+        (messages.TokenProbability, generation_pb2.TokenProbability),
+        (messages.CachedTokens, verdict_pb2.CachedTokens),
+        (messages.Divergence, verdict_pb2.Divergence),
+        (messages.Score, inference_pb2.ScoreResponse),
+        (messages.Model, model_pb2.Model),
+    ],
+)
+def test_the_dataclasses_have_the_fields_of_the_protocol(kind: typing.Any, message: typing.Any) -> None:
+    assert {field.name for field in dataclasses.fields(kind)} == set(message.DESCRIPTOR.fields_by_name)
+    assert isinstance(messages.from_wire(kind, message()), kind)
 
 
 def test_the_socket_named_by_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:

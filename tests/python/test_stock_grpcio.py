@@ -61,7 +61,7 @@ def test_a_bare_absolute_target_streams_a_sample(channel: grpc.Channel) -> None:
 
 
 def test_the_same_prompt_again_gives_the_same_text_from_memory(channel: grpc.Channel) -> None:
-    asked = request("The same prompt, asked for twice, is computed once; " * 3)
+    asked = request("Asked for twice, computed once; " * 3, namespace="stock")
     first, second = text_and_done(channel, asked), text_and_done(channel, asked)
     assert first[0] == second[0]
     assert first[1].verdict == verdict_pb2.VERDICT_COLD

@@ -23,19 +23,19 @@ export class Client {
   }
 
   score(prompt, options = {}) {
-    return this.#ask("InferenceService", "score", scoreRequest(prompt, options), options);
+    return this.#ask("InferenceService", "Score", scoreRequest(prompt, options), options);
   }
 
   async tokenize(text, { model, bare } = {}) {
-    return (await this.#ask("InferenceService", "tokenize", { text, model, bare })).tokenIds;
+    return (await this.#ask("InferenceService", "Tokenize", { text, model, bare })).tokenIds;
   }
 
   async detokenize(tokenIds, { model } = {}) {
-    return (await this.#ask("InferenceService", "detokenize", { tokenIds, model })).text;
+    return (await this.#ask("InferenceService", "Detokenize", { tokenIds, model })).text;
   }
 
   async models() {
-    return (await this.#ask("ModelService", "list", {})).models;
+    return (await this.#ask("ModelService", "List", {})).models;
   }
 
   stub(service) {
@@ -59,10 +59,11 @@ export class Client {
   async #ask(service, method, request, { signal, timeoutMs } = {}) {
     signal?.throwIfAborted();
     const stub = this.stub(service);
+    const answerType = services[service].service[method].responseType.type.name;
     return new Promise((resolve, reject) => {
       const call = stub[method](request, { deadline: deadline(timeoutMs) }, (error, answer) => {
         signal?.removeEventListener("abort", cancel);
-        error ? reject(translated(error)) : resolve(plain(answer));
+        error ? reject(translated(error)) : resolve(plain(answer, answerType));
       });
       const cancel = () => call.cancel();
       signal?.addEventListener("abort", cancel);

@@ -217,6 +217,8 @@ export interface Model {
   kvBytesPerTokenMha: number;
   numerics: string;
   tokenizer: string;
+  fileBytes: number;
+  loadMs: number;
 }
 
 export type Verdict =

@@ -21,32 +21,43 @@ const folder = ["../proto", "../../../proto/proto"]
   .map((path) => fileURLToPath(new URL(path, import.meta.url)))
   .find(existsSync);
 
-export const services = grpc.loadPackageDefinition(
-  loadSync(FILES, { includeDirs: [folder], longs: String, enums: String, defaults: true, oneofs: true }),
-).tinygpt.v1;
+const definition = loadSync(FILES, { includeDirs: [folder], longs: String, enums: String, defaults: true, oneofs: true });
 
-/** Enum fields, and what their values' names begin with. */
-const ENUMS = { verdict: "VERDICT_", reason: "REASON_", finishReason: "FINISH_REASON_", state: "MODEL_STATE_" };
+export const services = grpc.loadPackageDefinition(definition).tinygpt.v1;
 
-/** 64-bit fields of `Model`; all stay far below 2^53. The seed does not, and becomes a bigint. */
-const COUNTS = new Set(["parameters", "weightBytes", "kvBytesPerToken", "kvBytesPerTokenMha"]);
+const typeOf = (name) => definition[`tinygpt.v1.${name}`].type;
 
-/** A message without what proto-loader adds for oneofs, with short enum values and real numbers. */
-export function plain(value, name) {
-  if (Array.isArray(value)) {
-    return value.map((item) => plain(item));
-  }
-  if (value !== null && typeof value === "object") {
-    const fields = Object.entries(value).filter(([field]) => !field.startsWith("_"));
-    return Object.fromEntries(fields.map(([field, inner]) => [field, plain(inner, field)]));
-  }
-  if (name in ENUMS) {
-    return label(value, ENUMS[name]);
-  }
-  return name === "seed" ? BigInt(value) : COUNTS.has(name) ? Number(value) : value;
+/** The event that a response of a generation stream carries. */
+export function plainEvent(response) {
+  const { name, typeName } = typeOf("SampleResponse").field.find(({ name }) => name === response.event);
+  return { kind: name, ...plain(response[name], typeName) };
 }
 
-/** A value that this version does not know arrives as a number. */
-function label(value, prefix) {
-  return typeof value === "string" ? value.slice(prefix.length) : "UNSPECIFIED";
+/** A message without what proto-loader adds for oneofs, with short enum values and real numbers. */
+export function plain(message, name) {
+  const present = typeOf(name).field.filter((field) => message[field.name] !== undefined);
+  return Object.fromEntries(present.map((field) => [field.name, plainField(message[field.name], field)]));
+}
+
+function plainField(value, field) {
+  return Array.isArray(value) ? value.map((item) => plainValue(item, field)) : plainValue(value, field);
+}
+
+/** Counts of 64 bits stay far below 2^53. The seed does not, and becomes a bigint. */
+function plainValue(value, { name, type, typeName }) {
+  switch (value === null ? "absent" : type) {
+    case "TYPE_MESSAGE":
+      return plain(value, typeName);
+    case "TYPE_ENUM":
+      return label(value, typeOf(typeName).value[0].name);
+    case "TYPE_UINT64":
+      return name === "seed" ? BigInt(value) : Number(value);
+    default:
+      return value;
+  }
+}
+
+/** An enum value without the prefix that `zero`, the enum's first value, shows. Unknown ones arrive as numbers. */
+function label(value, zero) {
+  return typeof value === "string" ? value.slice(zero.length - "UNSPECIFIED".length) : "UNSPECIFIED";
 }

@@ -1,5 +1,5 @@
 import { translated } from "./errors.js";
-import { plain } from "./protocol.js";
+import { plainEvent } from "./protocol.js";
 
 /** A generation. The call begins when the iteration begins, so that no failure goes unheard. */
 export class Sample {
@@ -75,7 +75,7 @@ export class Sample {
   }
 
   #record(response) {
-    const event = { kind: response.event, ...plain(response[response.event]) };
+    const event = plainEvent(response);
     if (event.kind === "admitted") {
       this.admitted = event;
     } else if (event.kind === "delta") {

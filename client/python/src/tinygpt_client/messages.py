@@ -171,15 +171,28 @@ class Model:
     default: bool
     state: ModelState
     error: str
+    path: str
     architecture: str
+    format: str
+    weight_type: str
     parameters: int
-    context: int
+    weight_bytes: int
+    weights_id: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
     vocab: int
+    context: int
     kv_dtype: str
     kv_dtypes: tuple[str, ...]
     kv_bytes_per_token: int
     kv_bytes_per_token_mha: int
     numerics: str
+    tokenizer: str
+    file_bytes: int
+    load_ms: float
 
 
 Event: TypeAlias = Admitted | PrefillProgress | Delta | Done
