@@ -65,7 +65,7 @@ test("tokens and models", async () => {
   assert.equal(await client.detokenize(ids), "grüße");
   const [model] = await client.models();
   assert.deepEqual([model.name, model.default, model.state, model.context], ["builtin", true, "READY", 1024]);
-  assert.ok(model.parameters > 0);
+  assert.ok(model.weightBytes > 0);
 });
 
 test("a refusal is an error with a reason", async () => {
