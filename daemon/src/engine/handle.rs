@@ -36,6 +36,8 @@ pub struct ModelInfo {
     pub file_bytes: u64,
     /// Bytes of the weights in memory.
     pub weight_bytes: u64,
+    /// Numbers in its weight matrices.
+    pub parameters: u64,
     /// How long the load took.
     pub load: Duration,
     /// H, to tell what the cache would hold without grouped heads.

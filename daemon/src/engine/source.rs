@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tinygpt_kernels::Pool;
+use tinygpt_kernels::{Matrix, Pool};
 
 use super::handle::ModelInfo;
 use crate::kv::codec::Codec;
@@ -179,7 +179,8 @@ impl Source {
             context: model.context(),
             vocab: model.vocab(),
             file_bytes,
-            weight_bytes: model.weight_bytes() as u64,
+            weight_bytes: total(model.as_ref(), Matrix::bytes),
+            parameters: total(model.as_ref(), |matrix| matrix.n() * matrix.k()),
             load,
             heads: model.heads(),
             vocabulary: checkpoint.vocabulary,
@@ -190,6 +191,11 @@ impl Source {
         };
         Loaded { model, info: Arc::new(info), stamp }
     }
+}
+
+/// A sum over all weight matrices.
+fn total(model: &dyn Model, of: impl Fn(&Matrix) -> usize) -> u64 {
+    model.matrices().into_iter().map(of).sum::<usize>() as u64
 }
 
 fn map_whole(file: &File, size: u64) -> io::Result<Map> {

@@ -1,9 +1,9 @@
 //! TinyGPT's from-scratch architecture: pre-LayerNorm blocks, learned absolute positions, biases
 //! everywhere, exact-erf GELU, tied head.
 
-use tinygpt_kernels::{Pool, act};
+use tinygpt_kernels::{Matrix, Pool, act};
 
-use super::load::{GptBlock, GptWeights, Linear};
+use super::load::{GptBlock, GptWeights};
 use super::{Batch, Model, ops};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -70,14 +70,11 @@ impl Model for Gpt {
         self.weights.config.context
     }
 
-    fn weight_bytes(&self) -> usize {
-        let block = |b: &GptBlock| {
-            let matrices: [&Linear; 6] = [&b.q, &b.k, &b.v, &b.o, &b.fc_in, &b.fc_out];
-            matrices.iter().map(|linear| linear.weight.bytes()).sum::<usize>()
-        };
-        let positions = self.weights.position_embedding.len() * 4;
-        let blocks = self.weights.blocks.iter().map(block).sum::<usize>();
-        self.weights.token_embedding.bytes() + positions + blocks
+    fn matrices(&self) -> Vec<&Matrix> {
+        let blocks = self.weights.blocks.iter().flat_map(|b| {
+            [&b.q, &b.k, &b.v, &b.o, &b.fc_in, &b.fc_out].map(|linear| &linear.weight)
+        });
+        std::iter::once(&self.weights.token_embedding).chain(blocks).collect()
     }
 
     fn layers(&self) -> Vec<(LayerShape, Window)> {

@@ -1,8 +1,8 @@
 //! The Llama family: RMSNorm, rotary positions, grouped-query attention, SiLU-gated MLP.
 
-use tinygpt_kernels::{Convention, Pool, Rope, act};
+use tinygpt_kernels::{Convention, Matrix, Pool, Rope, act};
 
-use super::load::{Linear, LlamaBlock, LlamaWeights, RopeLayout};
+use super::load::{LlamaBlock, LlamaWeights, RopeLayout};
 use super::{Batch, Model, ops};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -71,14 +71,12 @@ impl Model for Llama {
         self.weights.config.context
     }
 
-    fn weight_bytes(&self) -> usize {
-        let block = |b: &LlamaBlock| {
-            let matrices: [&Linear; 7] = [&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down];
-            matrices.iter().map(|linear| linear.weight.bytes()).sum::<usize>()
-        };
-        let head = self.weights.head.as_ref().map_or(0, |head| head.bytes());
-        let blocks = self.weights.blocks.iter().map(block).sum::<usize>();
-        self.weights.token_embedding.bytes() + head + blocks
+    fn matrices(&self) -> Vec<&Matrix> {
+        let blocks = self.weights.blocks.iter().flat_map(|b| {
+            [&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(|linear| &linear.weight)
+        });
+        let head = self.weights.head.iter();
+        std::iter::once(&self.weights.token_embedding).chain(head).chain(blocks).collect()
     }
 
     fn layers(&self) -> Vec<(LayerShape, Window)> {

@@ -15,7 +15,7 @@ pub mod ops;
 
 use std::ops::Range;
 
-use tinygpt_kernels::Pool;
+use tinygpt_kernels::{Matrix, Pool};
 
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -48,8 +48,8 @@ pub trait Model: Send {
     /// Most tokens of one sequence.
     fn context(&self) -> usize;
 
-    /// Bytes of the weights in memory.
-    fn weight_bytes(&self) -> usize;
+    /// Every weight matrix.
+    fn matrices(&self) -> Vec<&Matrix>;
 
     /// The cache rows of each layer and what its queries may see.
     fn layers(&self) -> Vec<(LayerShape, Window)>;

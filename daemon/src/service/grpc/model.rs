@@ -78,6 +78,7 @@ fn numbers(info: &ModelInfo) -> wire::Model {
         weight_type: info.quantisation.clone(),
         file_bytes: info.file_bytes,
         weight_bytes: info.weight_bytes,
+        parameters: info.parameters,
         weights_id: hex(&info.fields.weights.0),
         load_ms: info.load.as_secs_f64() * 1e3,
         layers: count(layout.layers()),
