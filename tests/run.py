@@ -60,7 +60,7 @@ def main() -> int:
 
 def rust_tests(tally: Tally) -> None:
     """The programs are built first, for tests start them as processes."""
-    if subprocess.run(["cargo", "build", "--workspace", "--bins"]).returncode:
+    if subprocess.run(["cargo", "build", "--workspace", "--bins", "--tests"]).returncode:
         return tally.fail("the workspace does not build")
     command = ["cargo", "test", "--workspace", "--no-fail-fast", "--", "--show-output"]
     status = stream(command, lambda lines: count_rust(lines, tally))
