@@ -20,7 +20,12 @@ use crate::{engine, store};
 
 /// Owns a language model and its KV caches, and serves them over a Unix socket.
 #[derive(Debug, Parser)]
-#[command(name = "tinygptd", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "tinygptd",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
 pub struct Args {
     /// Flags of the daemon itself.
     #[command(flatten)]

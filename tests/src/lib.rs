@@ -1,3 +1,5 @@
 //! What the behaviour tests share.
 
+pub mod client;
 pub mod process;
+pub mod prompts;

@@ -21,13 +21,24 @@ use tonic_health::pb::health_client::HealthClient;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The daemon under test: `TINYGPTD`, else what cargo built beside this test.
+#[must_use]
+pub fn tinygptd() -> PathBuf {
+    beside("TINYGPTD", "tinygptd")
+}
+
+/// A program that `variable` names, else the one called `name` where cargo put this test or tool.
 ///
 /// # Panics
 /// When it was not built: cargo builds a test's own package only.
-#[must_use]
-pub fn tinygptd() -> PathBuf {
-    let beside = || env::current_exe().unwrap().ancestors().nth(2).unwrap().join("tinygptd");
-    let path = env::var_os("TINYGPTD").map_or_else(beside, PathBuf::from);
+pub(crate) fn beside(variable: &str, name: &str) -> PathBuf {
+    let beside = || {
+        let exe = env::current_exe().unwrap();
+        let folder = exe.parent().unwrap();
+        let is_test = folder.file_name().is_some_and(|folder| folder == "deps");
+        let folder = if is_test { folder.parent().unwrap() } else { folder };
+        folder.join(name)
+    };
+    let path = env::var_os(variable).map_or_else(beside, PathBuf::from);
     assert!(path.exists(), "no {}: run `cargo build --workspace --bins`", path.display());
     path
 }

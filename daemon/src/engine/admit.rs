@@ -54,7 +54,7 @@ impl Engine {
         (job.generation != self.generation || self.stale).then_some(Failure::Reloaded)
     }
 
-    fn refuse(&self, job: &Job, failure: Failure) {
+    pub(super) fn refuse(&self, job: &Job, failure: Failure) {
         self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
         let _ = job.events.try_send(Event::Failed(failure));
     }
@@ -283,7 +283,7 @@ impl Engine {
             Policy::Refresh => return Some(Reason::PolicyRefresh),
             Policy::Use | Policy::ReadOnly => {}
         }
-        if sequence.phase == Phase::Head {
+        if sequence.phase == Phase::Head || sequence.scores() {
             return None;
         }
         if let Some(observed) = &sequence.observed {
@@ -296,7 +296,7 @@ impl Engine {
             cached: sequence.cached,
         };
         let told = self.history.explain(&asked).or_else(|| self.relative(sequence));
-        let silent = if sequence.cached == 0 { Reason::NoEntry } else { Reason::Extended };
+        let silent = if sequence.cached == 0 { Reason::NoEntry } else { Reason::Unknown };
         Some(told.unwrap_or(silent))
     }
 

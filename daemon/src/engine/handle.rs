@@ -72,6 +72,16 @@ impl ModelInfo {
         }
     }
 
+    /// What a token would take under the default codec if every query head had KV of its own.
+    pub fn mha_token_bytes(&self) -> usize {
+        let layout = self.layout(self.default_codec);
+        let layer = |layer| {
+            let shape = layout.shape(layer);
+            self.heads * (shape.k_dim + shape.v_dim) * layout.codec().bytes()
+        };
+        (0..layout.layers()).map(layer).sum()
+    }
+
     /// Whether this model computed the chains with `fields`, under whichever codec and for
     /// whomever.
     pub fn computed(&self, fields: &Fields) -> bool {

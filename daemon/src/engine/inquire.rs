@@ -47,7 +47,11 @@ impl Engine {
             text: question.text,
             cached: memory,
         };
-        let reason = self.history.explain(&asked).unwrap_or(Reason::NoEntry);
+        let reason = self.history.explain(&asked).unwrap_or(if memory == 0 {
+            Reason::NoEntry
+        } else {
+            Reason::Unknown
+        });
         let divergence = match &reason {
             Reason::Diverged(divergence) => Some(divergence.clone()),
             _ => None,

@@ -147,6 +147,13 @@ impl Engine {
     fn save(&mut self, at: usize, record: Option<Arc<Record>>, durability: Durability) {
         let sequence = &mut self.sequences[at];
         let Some(store) = self.store.as_ref().filter(|_| sequence.persists()) else { return };
+        if sequence.kv.len() < store.minimum_tokens() {
+            // Its blocks go with a later save, should the chain grow.
+            if let Durability::Durable(reply) = durability {
+                reply(false);
+            }
+            return;
+        }
         let blocks = sequence.kv.sealed()[sequence.saved..].to_vec();
         sequence.saved = sequence.kv.sealed().len();
         let mailbox = self.own.clone();
@@ -195,14 +202,15 @@ impl Engine {
     /// that do not read, and everyone when draining takes too long.
     pub(super) fn sweep(&mut self) {
         let now = Instant::now();
-        let gone = |job: &super::Job| job.events.is_closed();
-        self.waiting.retain(|job| {
-            let keep = !gone(job);
-            if !keep {
-                self.shared.waiting.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
-            }
-            keep
-        });
+        let over = |job: &super::Job| {
+            job.events.is_closed() || job.deadline.is_some_and(|deadline| deadline <= now)
+        };
+        let (over, waiting): (Vec<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(over);
+        self.waiting = waiting.into();
+        for job in over {
+            self.refuse(&job, Failure::Deadline { tokens: 0, kept: 0 });
+        }
         for at in 0..self.sequences.len() {
             let sequence = &mut self.sequences[at];
             if sequence.phase == Phase::Ended {

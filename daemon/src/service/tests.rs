@@ -26,9 +26,9 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 use super::*;
+use crate::engine::Budget;
 use crate::engine::{self, Source};
 use crate::kv::codec::Codec;
-use crate::kv::index::Budget;
 
 struct Running {
     folder: TempDir,

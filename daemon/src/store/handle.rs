@@ -157,6 +157,11 @@ impl StoreHandle {
         self.order(Order::Collect).unwrap_or_default()
     }
 
+    /// Shortest chain, in tokens, that is worth a file.
+    pub fn minimum_tokens(&self) -> usize {
+        self.shared.settings.minimum_tokens
+    }
+
     /// Where the store stands. One look at the catalogue.
     pub fn stats(&self) -> Stats {
         self.shared.stats()

@@ -180,6 +180,10 @@ impl Shared {
         let aside = PathBuf::from(aside);
         let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
         let moved = fs::rename(&path, &aside);
+        if moved.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            // Another thread found the damage first.
+            return self.catalogue().forget(id, Farewell::Quarantined);
+        }
         if moved.is_err() {
             // It must not be tried again; whether it is kept matters less.
             let _ = fs::remove_file(&path);

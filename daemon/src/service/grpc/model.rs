@@ -11,7 +11,6 @@ use tonic::{Request, Response, Status, async_trait};
 use super::Models;
 use crate::engine::ModelInfo;
 use crate::kv::codec::Codec;
-use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
 use crate::service::Daemon;
 use crate::service::models::{Readiness, Slot};
@@ -90,21 +89,11 @@ fn numbers(info: &ModelInfo) -> wire::Model {
         kv_dtype: info.default_codec.name().to_owned(),
         kv_dtypes: Codec::ALL.map(|codec| codec.name().to_owned()).to_vec(),
         kv_bytes_per_token: per_token,
-        kv_bytes_per_token_mha: mha_bytes(info.heads, layout),
+        kv_bytes_per_token_mha: info.mha_token_bytes() as u64,
         numerics: info.numerics.to_owned(),
         tokenizer: tokenizer(&info.vocabulary),
         ..wire::Model::default()
     }
-}
-
-/// What a token would take if every query head had a KV head of its own.
-fn mha_bytes(heads: usize, layout: &Layout) -> u64 {
-    let element = layout.codec().bytes();
-    let layer = |layer| {
-        let shape = layout.shape(layer);
-        heads * (shape.k_dim + shape.v_dim) * element
-    };
-    (0..layout.layers()).map(layer).sum::<usize>() as u64
 }
 
 fn tokenizer(vocabulary: &Vocabulary) -> String {
