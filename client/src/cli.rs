@@ -21,7 +21,13 @@ use crate::warm::WarmArgs;
 ///
 /// Generated text and answers go to stdout, everything else to stderr.
 #[derive(Debug, Parser)]
-#[command(name = "tinygpt-client", version, after_help = exit_table(), disable_help_subcommand = true)]
+#[command(
+    name = "tinygpt-client",
+    version,
+    after_help = exit_table(),
+    disable_help_subcommand = true,
+    args_override_self = true
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,

@@ -72,8 +72,7 @@ impl Demo {
     /// Four clients with one prompt that nobody has seen.
     fn four_at_once(&self) -> anyhow::Result<()> {
         let prompt: String = prompts::long(PROMPT).chars().rev().collect();
-        let asked: Vec<Asked> =
-            (0..4).map(|_| self.ask(&prompt)).collect::<anyhow::Result<_>>()?;
+        let asked: Vec<Asked> = (0..4).map(|_| self.ask(&prompt)).collect::<anyhow::Result<_>>()?;
         for (client, asked) in (1..).zip(asked) {
             let (answer, wall) = asked.answer()?;
             row(&format!("four at once, client {client}"), &answer, wall);
