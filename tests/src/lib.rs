@@ -1,5 +1,6 @@
-//! What the behaviour tests share.
+//! What the behaviour tests, the demo and the benchmark share.
 
 pub mod client;
 pub mod process;
 pub mod prompts;
+pub mod seeded;
