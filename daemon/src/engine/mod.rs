@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Reading order: [`job`] is what goes in and comes out, [`sequence`] is a request in flight,
-//! [`admit`], [`step`] and [`settle`] are its life.
+//! `admit`, `step` and `settle` are its life.
 //!
 //! Invariants: the loop never waits for a disk or for a reader; cancels and deadlines are seen at
 //! every step; blocks are published only when all their rows are complete and the model file is

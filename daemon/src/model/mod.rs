@@ -3,7 +3,7 @@
 //! A [`Model`] is numbers and weights; everything that changes is in the [`Batch`] and in the
 //! sequences' caches, which the caller owns.
 //! There is a short file for each architecture family, written over the small set of
-//! [`ops`](self::ops), and [`load`](self::load) reads their files.
+//! [`ops`], and [`load`] reads their files.
 //!
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
