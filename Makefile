@@ -27,8 +27,9 @@ help:
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make install PREFIX=$(PREFIX)"
 
+# All programs in one selection, so that dependencies are built once.
 build:
-	$(CARGO) build --release -p tinygptd -p tinygpt-client
+	$(CARGO) build --release --workspace --bins
 
 # -- check --------------------------------------------------------------------
 
@@ -63,10 +64,11 @@ model:
 # -- run ----------------------------------------------------------------------
 
 demo: build
-	$(CARGO) run --quiet --release -p tinygpt-tests --bin demo -- $(if $(MODEL),--model "$(MODEL)")
+	@$(TARGET)/release/demo $(if $(MODEL),--model "$(MODEL)")
 
 bench: build
-	$(CARGO) run --quiet --release -p tinygpt-tests --bin bench
+	-@$(MAKE) --no-print-directory model
+	@$(TARGET)/release/bench
 
 # -- install ------------------------------------------------------------------
 
