@@ -9,7 +9,7 @@ const ROWS: usize = 512;
 /// Prefill rows of one step beside live decodes.
 const ROWS_BESIDE_DECODES: usize = 128;
 /// Rows of a slice whose logits are all wanted: a row of logits is a whole vocabulary.
-const ROWS_WITH_LOGITS: usize = 64;
+pub(super) const ROWS_WITH_LOGITS: usize = 64;
 
 /// What the scheduler knows of a runnable sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::job::{Event, Job, Persist, Policy, Reason, Reuse, Sampling, Task, Times};
+use super::scheduler::ROWS_WITH_LOGITS;
 use crate::kv::key::{BlockKey, BlockTokens, RecordKey, chain};
 use crate::kv::layout::BLOCK;
 use crate::kv::seq::KvSeq;
@@ -185,9 +186,16 @@ impl Sequence {
         let _ = self.job.events.try_send(event);
     }
 
-    /// Whether its reader has room for a few more events.
+    /// Whether its reader has room for the events of a step. Progress may be lost, so a prompt is
+    /// never held up: others may be following it.
     pub(super) fn has_room(&self) -> bool {
-        self.job.events.capacity() > 4
+        let events = match self.phase {
+            _ if self.scores() => ROWS_WITH_LOGITS,
+            Phase::Prefill => return true,
+            _ => 1,
+        };
+        // The last word needs room, too.
+        self.job.events.capacity() > events + 1
     }
 
     /// The times of a reply that ends now.
