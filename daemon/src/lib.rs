@@ -131,13 +131,16 @@ async fn first_failure(engines: &[EngineHandle]) -> String {
     std::future::pending().await
 }
 
-/// Tells the supervisor for as long as every engine beats.
+/// Tells the supervisor for as long as every engine beats, or loads: a big model takes its time.
 async fn watchdog(engines: &[EngineHandle]) -> std::convert::Infallible {
     let Some(interval) = sys::supervisor::watchdog_interval() else {
         return std::future::pending().await;
     };
     loop {
-        if engines.iter().all(|engine| engine.silence() < SILENCE) {
+        let lives = |engine: &EngineHandle| {
+            matches!(*engine.state().borrow(), State::Loading) || engine.silence() < SILENCE
+        };
+        if engines.iter().all(lives) {
             sys::supervisor::alive();
         }
         tokio::time::sleep(interval).await;

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
 use std::env;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -68,22 +69,36 @@ impl Home {
         self.path("s")
     }
 
-    /// The command of a daemon on this home's socket and cache directory.
+    /// The command of a daemon on this home's socket and cache directory, with its log in this home.
     #[must_use]
     pub fn daemon(&self) -> Command {
+        self.daemon_on(&self.socket())
+    }
+
+    /// The same on another socket.
+    #[must_use]
+    pub fn daemon_on(&self, socket: &Path) -> Command {
         let mut command = Command::new(tinygptd());
-        command.arg("--socket").arg(self.socket()).arg("--cache-dir").arg(self.path("cache"));
+        command.arg("--socket").arg(socket).arg("--cache-dir").arg(self.path("cache"));
+        command.stderr(self.log());
         command
+    }
+
+    /// The file `log`, to append to.
+    #[must_use]
+    pub fn log(&self) -> File {
+        File::options().create(true).append(true).open(self.path("log")).unwrap()
     }
 
     /// Waits until whoever listens on the socket says that it serves.
     ///
     /// # Panics
-    /// After [`PATIENCE`].
+    /// After [`PATIENCE`], with the log.
     pub async fn await_serving(&self) {
         let deadline = Instant::now() + PATIENCE;
         while !serves(&self.socket()).await {
-            assert!(Instant::now() < deadline, "nobody serves on {}", self.socket().display());
+            let log = || fs::read_to_string(self.path("log")).unwrap_or_default();
+            assert!(Instant::now() < deadline, "nobody serves; the log:\n{}", log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -102,7 +117,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts `command`, its log going where the test's own goes; `None` when there is no such program.
+    /// Starts `command`; `None` when there is no such program.
     pub fn if_installed(command: &mut Command) -> Option<Self> {
         let child = command.stdin(Stdio::null()).spawn().ok()?;
         Some(Self { child })

@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
-use tinygpt_tests::process::{Home, Started, ended, tinygptd};
+use tinygpt_tests::process::{Home, Started, ended};
 
 #[tokio::test]
 async fn asked_to_end_it_ends_with_0_and_takes_its_socket_along() {
@@ -34,7 +33,7 @@ async fn a_second_daemon_ends_with_75_and_names_the_first() {
     let first = Started::new(&mut home.daemon());
     home.await_serving().await;
     let same_socket = ended(home.daemon().arg("--no-persist"));
-    let same_cache = ended(home.daemon().arg("--socket").arg(home.path("other")));
+    let same_cache = ended(&mut home.daemon_on(&home.path("other")));
     for (code, said) in [same_socket, same_cache] {
         assert_eq!(code, 75, "{said}");
         assert!(said.contains(&first.pid().to_string()), "{said}");
@@ -44,23 +43,27 @@ async fn a_second_daemon_ends_with_75_and_names_the_first() {
 }
 
 #[test]
-fn a_socket_path_that_is_too_long_ends_with_73_and_both_numbers() {
+fn a_socket_path_that_is_too_long_ends_with_64_and_both_numbers() {
     let home = Home::new();
     let path = home.path(&"s".repeat(200));
-    let command = &mut Command::new(tinygptd());
-    let (code, said) = ended(command.arg("--no-persist").arg("--socket").arg(&path));
-    assert_eq!(code, 73, "{said}");
+    let (code, said) = ended(&mut home.daemon_on(&path));
+    assert_eq!(code, 64, "{said}");
     assert!(said.contains(&format!("is {} bytes long", path.as_os_str().len())), "{said}");
     assert!(said.contains("allows 107") || said.contains("allows 103"), "{said}");
 }
 
 #[test]
-fn a_cache_directory_that_cannot_be_made_ends_with_73_and_its_name() {
+fn what_cannot_be_created_ends_with_73_and_its_name() {
     let home = Home::new();
     fs::write(home.path("cache"), "a file").unwrap();
-    let (code, said) = ended(&mut home.daemon());
-    assert_eq!(code, 73, "{said}");
-    assert!(said.contains(&home.path("cache").display().to_string()), "{said}");
+    fs::write(home.path("taken"), "a file").unwrap();
+    let cases =
+        [(home.socket(), "cache"), (home.path("taken"), "taken"), (home.path("cache/s"), "cache")];
+    for (socket, name) in cases {
+        let (code, said) = ended(&mut home.daemon_on(&socket));
+        assert_eq!(code, 73, "{said}");
+        assert!(said.contains(&home.path(name).display().to_string()), "{said}");
+    }
 }
 
 #[test]

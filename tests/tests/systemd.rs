@@ -18,7 +18,7 @@ use tinygpt_tests::process::{Home, PATIENCE, Started, tinygptd};
 async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
     let home = Home::new();
     let listener = UnixListener::bind(home.socket()).unwrap();
-    let mut daemon = Started::new(&mut handed(&listener, &home.daemon()));
+    let mut daemon = Started::new(handed(&listener, &home.daemon()).stderr(home.log()));
     home.await_serving().await;
     assert!(daemon.terminate().success());
     assert!(home.socket().exists(), "the supervisor's socket was unlinked");
@@ -31,6 +31,7 @@ async fn the_first_connection_starts_the_daemon() {
     let mut activate = Command::new("systemd-socket-activate");
     let daemon = home.daemon();
     activate.arg("--listen").arg(home.socket()).arg(daemon.get_program()).args(daemon.get_args());
+    activate.stderr(home.log());
     let Some(mut started) = Started::if_installed(&mut activate) else {
         return eprintln!("skipped: systemd-socket-activate is not installed");
     };
