@@ -14,11 +14,9 @@ use super::fields;
 use super::history::History;
 use super::mappings::Mappings;
 use super::name::Name;
-use super::record;
-use super::shelf::{Branches, Place, Precedence, Shelf};
+use super::shelf::{Place, Precedence, Shelf};
 use super::{Lookalike, Relative};
-use crate::kv::block::Block;
-use crate::kv::key::{BlockKey, Fields, Fingerprint, RecordKey, ShortKey};
+use crate::kv::key::{BlockKey, Fields, Fingerprint, ShortKey};
 
 /// Quarantined files remembered for the prompts that miss them.
 const DAMAGED: usize = 1024;
@@ -87,15 +85,6 @@ pub(super) struct Catalogue {
     pub(super) mappings: Mappings,
     pub(super) history: History,
     pub(super) pressure: Vec<Pressure>,
-}
-
-/// Files of a chain from its end to its beginning.
-#[derive(Debug, Default)]
-pub(super) struct Chain {
-    /// Segments in the order of the chain, and how many of their first blocks belong to it.
-    pub(super) segments: Vec<(FileId, usize)>,
-    /// Whether nothing is missing.
-    pub(super) whole: bool,
 }
 
 impl Catalogue {
@@ -168,98 +157,21 @@ impl Catalogue {
         (contents.keys().get(place.index as usize) == Some(key)).then_some(place)
     }
 
-    /// Whether a block is the last of its segment.
-    pub(super) fn is_last(&self, place: Place) -> bool {
-        let contents = self.entries.get(&place.file).and_then(|entry| entry.contents.as_ref());
-        contents.is_some_and(|contents| place.index as usize + 1 == contents.keys().len())
-    }
-
-    /// The segments from the chain's root to the block `last`.
-    pub(super) fn chain(&self, fingerprint: &Fingerprint, last: BlockKey) -> Chain {
-        let mut chain = Chain::default();
-        let Some(shelf) = self.shelf(fingerprint) else { return chain };
-        let root = BlockKey::root(fingerprint);
-        let mut next = last;
-        while next != root {
-            let Some(place) = self.place(shelf, &next) else { break };
-            let Some(contents) = &self.entries[&place.file].contents else { break };
-            chain.segments.push((place.file, place.index as usize + 1));
-            next = contents.parent();
-        }
-        chain.whole = next == root;
-        chain.segments.reverse();
-        chain
-    }
-
-    /// The record called `key` behind the block `last`, and what its head says.
-    pub(super) fn record(
-        &self,
-        fingerprint: &Fingerprint,
-        last: BlockKey,
-        key: RecordKey,
-    ) -> Option<(FileId, &record::Head)> {
-        let name = Name::Record { last: last.short(), key: key.short() };
-        let id = self.shelf(fingerprint)?.by_name(&name)?;
-        match &self.entries.get(&id)?.contents {
-            Some(Contents::Record(head)) if head.key == key => Some((id, head)),
-            _ => None,
-        }
-    }
-
-    /// Records without a hidden state whose tail `block` begins with.
-    pub(super) fn covered(&self, fingerprint: &Fingerprint, block: &Block) -> Vec<FileId> {
-        let branches = self.shelf(fingerprint).and_then(|s| s.branches(block.parent.short()));
-        let tails = branches.into_iter().flat_map(Branches::tails);
-        let covered = tails.filter(|(tail, id)| {
-            let contents = self.entries.get(id).and_then(|entry| entry.contents.as_ref());
-            let plain = matches!(contents, Some(Contents::Record(head)) if !head.complete);
-            plain && block.tokens.starts_with(tail)
-        });
-        covered.map(|(_, id)| *id).collect()
-    }
-
     /// The nearest relative of a prompt that missed.
     pub(super) fn relative(&mut self, asked: &Lookalike) -> Option<Relative> {
         let Self { shelves, history, .. } = self;
         history.relative(asked, |family| shelves.get(&family)?.fields.as_ref())
     }
 
-    /// Quarantined files that held block `at` of a chain, by their names, and that no prompt was
-    /// told of.
-    pub(super) fn damaged(
-        &self,
-        fingerprint: &Fingerprint,
-        chain: &[BlockKey],
-        at: usize,
-    ) -> Vec<(ShortKey, Name)> {
-        let held = |(family, name): &&(ShortKey, Name)| {
-            let Name::Segment { first, blocks, .. } = *name else { return false };
-            let start = chain.iter().take(at + 1).position(|key| key.short() == first);
-            let covers = start.is_some_and(|start| start + blocks as usize > at);
-            *family == fingerprint.short() && at < chain.len() && covers
-        };
-        self.damaged.iter().filter(held).copied().collect()
+    /// Quarantined files that no prompt was told of.
+    pub(super) fn damaged(&self) -> impl Iterator<Item = &(ShortKey, Name)> {
+        self.damaged.iter()
     }
 
     /// A prompt is told of quarantined files. Whether there were any.
     pub(super) fn tell_damaged(&mut self, files: &[(ShortKey, Name)]) -> bool {
         let told = files.iter().filter(|file| self.damaged.remove(file));
         told.count() > 0
-    }
-
-    /// Files whose names say that they hold block `at` of a chain, though nobody has looked yet.
-    pub(super) fn promising(&self, shelf: &Shelf, chain: &[BlockKey], at: usize) -> Vec<FileId> {
-        let covers = |id: &FileId, start: usize| match self.entries[id].name {
-            Name::Segment { blocks, .. } => {
-                self.entries[id].contents.is_none() && start + blocks as usize > at
-            }
-            Name::Record { .. } => false,
-        };
-        let starting_at = |start: usize| {
-            let heads = shelf.heads(chain[start].short()).iter();
-            heads.copied().filter(move |id| covers(id, start))
-        };
-        (0..=at).rev().flat_map(starting_at).collect()
     }
 
     /// Adds a file by its name alone.

@@ -68,7 +68,7 @@ impl StoreHandle {
     /// Whether a loader would find anything useful; `record` is the key of the whole prompt's
     /// record. One look at the catalogue.
     pub fn may_have(&self, asked: &Restore, record: Option<RecordKey>) -> bool {
-        self.shared.may_have(asked, record)
+        self.shared.catalogue().may_have(asked, record)
     }
 
     /// Has a loader find everything that helps with a prompt, and calls `reply` on its thread.

@@ -29,36 +29,6 @@ const CANDIDATES: usize = 32;
 const ATTEMPTS: usize = 4;
 
 impl Shared {
-    /// Whether a loader would find anything, as far as names and headers already read tell.
-    pub(super) fn may_have(&self, asked: &Restore, record: Option<RecordKey>) -> bool {
-        let catalogue = self.catalogue();
-        let Some(shelf) = catalogue.shelf(&asked.family.fingerprint) else { return false };
-        let next = asked.keys.get(asked.from);
-        let has_next = next.is_some_and(|key| {
-            catalogue.place(shelf, key).is_some()
-                || !catalogue.promising(shelf, &asked.keys, asked.from).is_empty()
-        });
-        let last = asked.parent(asked.from);
-        let rest = asked.rest(asked.from);
-        let lends = |branches: &Branches| {
-            branches.unread().next().is_some()
-                || branches.nearest_block(rest).is_some()
-                || branches.nearest_tail(rest).is_some()
-        };
-        let has_record = || {
-            let end = asked.parent(asked.keys.len()).short();
-            record.is_some_and(|key| {
-                shelf.by_name(&Name::Record { last: end, key: key.short() }).is_some()
-            })
-        };
-        let damaged = catalogue.damaged(&asked.family.fingerprint, &asked.keys, asked.from);
-        has_next
-            || !damaged.is_empty()
-            || shelf.branches(last.short()).is_some_and(lends)
-            || catalogue.place(shelf, &last).is_some_and(|place| !catalogue.is_last(place))
-            || (asked.from == asked.keys.len() && has_record())
-    }
-
     /// Finds everything that helps with a prompt.
     pub(super) fn restore(&self, asked: &Restore) -> Restored {
         let mut walk =
@@ -139,21 +109,6 @@ pub(super) fn mapped(mapping: &Mapping, index: usize) -> Block {
         |extent: &segment::Extent| Arc::new(Part::Mapped(Arc::clone(&mapping.map), extent.range()));
     let (key, parent, tokens) = (head.key, head.parent, head.tokens);
     Block { key, parent, tokens, parts: head.parts.iter().map(part).collect() }
-}
-
-impl Restore {
-    /// The block before block `at`.
-    fn parent(&self, at: usize) -> BlockKey {
-        match at.checked_sub(1) {
-            Some(before) => self.keys[before],
-            None => BlockKey::root(&self.family.fingerprint),
-        }
-    }
-
-    /// The tokens from block `at` on.
-    fn rest(&self, at: usize) -> &[u32] {
-        &self.tokens[at * BLOCK..]
-    }
 }
 
 /// The search for one prompt.
@@ -317,7 +272,7 @@ impl Walk<'_> {
     fn tell_damaged(&mut self) {
         let mut catalogue = self.shared.catalogue();
         let Restore { family, keys, .. } = self.asked;
-        let damaged = catalogue.damaged(&family.fingerprint, keys, self.at);
+        let damaged = catalogue.damaged_at(&family.fingerprint, keys, self.at);
         self.found.corrupt |= catalogue.tell_damaged(&damaged);
     }
 

@@ -5,36 +5,70 @@
 //! error to a caller and never a wrong answer.
 //! Nothing here knows models or numbers: a part is bytes with a checksum.
 //!
-//! [`StoreHandle`] is the whole interface. Its methods never wait for a disk: they look at the
-//! catalogue, or they queue work for the loaders or the writer, which answer through a callback.
+//! [`StoreHandle`] is the whole interface. What an engine calls never waits for a disk: it looks at
+//! the catalogue, or it queues work for the loaders or the writer, which answer through a callback.
+//! What `cache` commands call does wait, and says so.
+//!
+//! ```text
+//!  handle ── may_have, relative ──▶ catalogue: names, headers, order of use (one lock, no I/O)
+//!    │                                ▲  ▲
+//!    ├── restore ──▶ loader ──────────┘  │   map, fault in, verify, hand out
+//!    └── save ─────▶ writer ─────────────┘   account, evict, write, rename, map, publish
+//! ```
+//!
+//! Invariants:
+//! * a published file never changes; what leaves is unlinked, and mappings keep its bytes;
+//! * the writer's thread alone creates and evicts files; damaged ones are set aside, and ones whose
+//!   blocks all lie in others unlinked, by whoever finds them;
+//! * nothing on the disk is believed: the formats (`docs/format.md`) have one way to write each
+//!   thing, and readers check every byte of it before anyone sees it.
 
-mod catalogue;
-mod clean;
-mod coding;
-mod contents;
-mod damage;
-mod fields;
 mod handle;
+mod open;
+
+// What is known of the disk.
+mod catalogue;
+mod lookup;
+mod shelf;
+
+mod contents;
 mod history;
-mod list;
+
+// Reading it.
 mod loader;
 mod mappings;
-mod name;
-mod open;
-mod promise;
+
+// Changing it.
+mod writer;
+
 mod publish;
-mod record;
-mod remove;
 mod rewrite;
+
+mod remove;
 mod room;
-mod segment;
-mod shared;
-mod shelf;
+
+// Looking after it.
+mod clean;
+mod list;
 mod stats;
+mod verify;
+
+// What the threads share.
+mod promise;
+mod shared;
+
+// What lies on it.
+mod name;
+
+mod fields;
+mod record;
+mod segment;
+
+mod coding;
+mod damage;
+
 #[cfg(test)]
 mod tests;
-mod verify;
-mod writer;
 
 pub use clean::Collected;
 pub use damage::Damage;

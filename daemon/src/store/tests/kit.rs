@@ -37,8 +37,17 @@ impl Kit {
         Self::with(|_, _| {})
     }
 
+    /// In memory where the system has a place for that: for tests with very many files.
+    pub(super) fn in_memory() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self::in_dir(dir.unwrap(), |_, _| {})
+    }
+
     pub(super) fn with(change: impl Fn(&mut Settings, &mut Tuning)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::in_dir(tempfile::tempdir().unwrap(), change)
+    }
+
+    fn in_dir(dir: TempDir, change: impl Fn(&mut Settings, &mut Tuning)) -> Self {
         let mut settings = settings(&dir.path().join("cache"));
         let mut tuning = Tuning::default();
         change(&mut settings, &mut tuning);

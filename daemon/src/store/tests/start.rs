@@ -129,23 +129,25 @@ fn digest_files_of_families_without_files_are_bounded() {
     assert_eq!(kit.files_with("tgfp").len(), 256);
 }
 
-/// Fifty thousand prompts of other days, of which only names exist: their headers are nonsense.
+/// Fifty thousand prompts of other days, of which only the names are real: one file bears them all.
 #[test]
 fn fifty_thousand_segments_are_entered_quickly_and_nobody_waits_for_their_headers() {
-    let mut kit = Kit::new();
+    let mut kit = Kit::in_memory();
     let tokens = prompt(1, 100);
     kit.save(&tokens);
     kit.close();
-    let family = kit.files_with("tgkv")[0].parent().unwrap().to_owned();
+    let file = kit.files_with("tgkv").remove(0);
     for i in 0..50_000 {
         let name = Name::Segment { parent: ShortKey(1), first: ShortKey(i), blocks: 3 };
-        File::create(family.join(name.to_string())).unwrap();
+        fs::hard_link(&file, file.with_file_name(name.to_string())).unwrap();
     }
     let start = Instant::now();
     kit.reopen();
     let opened = start.elapsed();
     assert_eq!(kit.found(&tokens), (3, true));
     let served = start.elapsed();
-    assert!(opened < Duration::from_secs(3), "opened in {opened:?}");
-    assert!(served < Duration::from_secs(4), "served in {served:?}");
+    assert!(kit.handle.stats().unread > 0, "the survey was already over");
+    // A second or two on a busy machine; reading headers first would take many.
+    assert!(opened < Duration::from_secs(10), "opened in {opened:?}");
+    assert!(served < Duration::from_secs(11), "served in {served:?}");
 }
