@@ -141,6 +141,7 @@ impl Engine {
         if self.sequences[at].reads_cache() {
             self.attach_known(at);
             if self.try_record(at) {
+                self.sequences[at].discharge_shared();
                 return self.announce(at);
             }
             if self.is_claimed(at) {
@@ -152,9 +153,7 @@ impl Engine {
         let sequence = &mut self.sequences[at];
         sequence.cached = sequence.kv.len();
         sequence.phase = Phase::Prefill;
-        // Shared blocks are charged to whoever computed them.
-        let shared = sequence.kv.sealed().len() * sequence.family.layout.block_bytes();
-        sequence.reserved = sequence.reserved.saturating_sub(shared);
+        sequence.discharge_shared();
         if sequence.publishes() {
             let from = sequence.kv.sealed().len();
             let prompt = &sequence.keys[from..];
@@ -317,6 +316,12 @@ impl Engine {
 }
 
 impl Sequence {
+    /// Shared blocks are charged to whoever computed them.
+    fn discharge_shared(&mut self) {
+        let shared = self.kv.sealed().len() * self.family.layout.block_bytes();
+        self.reserved = self.reserved.saturating_sub(shared);
+    }
+
     fn count_reuse(&mut self, tokens: usize, source: Source) {
         let counter = match source {
             _ if self.phase == Phase::Following => &mut self.reuse.joined,

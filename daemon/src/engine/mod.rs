@@ -51,7 +51,7 @@ use self::handle::{Message, Shared};
 use self::history::History;
 use self::job::Done;
 use self::sequence::{SeqId, Sequence};
-use self::source::Loaded;
+use self::source::{Loaded, Stamp};
 use crate::kv::codec::Codec;
 pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
@@ -91,6 +91,8 @@ struct Engine {
     generation: u64,
     /// The model file is no longer the one that was loaded: nothing is published any more.
     stale: bool,
+    /// The changed file as it was when it could not be read.
+    unreadable: Option<Stamp>,
     draining: Option<Instant>,
     waiting: VecDeque<Job>,
     sequences: Vec<Sequence>,
@@ -170,6 +172,7 @@ fn live(
         loaded,
         generation: 1,
         stale: false,
+        unreadable: None,
         draining: None,
         waiting: VecDeque::new(),
         sequences: Vec::new(),
@@ -203,8 +206,8 @@ impl Engine {
             self.sweep();
             self.bury();
             self.watch_source();
-            if self.stale && self.sequences.is_empty() && !self.reload() {
-                return;
+            if self.stale && self.sequences.is_empty() {
+                self.reload();
             }
             self.admit();
             self.follow();
@@ -220,7 +223,8 @@ impl Engine {
     /// ever send again.
     fn receive(&mut self, busy: bool) -> bool {
         if !busy {
-            let idle = self.sequences.is_empty() && self.waiting.is_empty() && !self.stale;
+            let reloads = self.stale && self.unreadable.is_none();
+            let idle = self.sequences.is_empty() && self.waiting.is_empty() && !reloads;
             let patience = if idle { HEARTBEAT } else { GLANCE };
             match self.mailbox.recv_timeout(patience) {
                 Ok(message) => self.take(message),
@@ -272,25 +276,30 @@ impl Engine {
         }
     }
 
-    /// Loads the model again. Jobs made for the old one are told so.
-    fn reload(&mut self) -> bool {
+    /// Loads the model again, once its file is left alone. Jobs made for the old one are told so.
+    /// A file that cannot be read is tried again when it has changed again.
+    fn reload(&mut self) {
+        let Some(stamp) = self.source.settled().filter(|now| self.unreadable != Some(*now)) else {
+            return;
+        };
+        self.state.send_replace(State::Loading);
         match self.source.load(self.generation + 1, &self.pool) {
             Ok(loaded) => {
                 self.generation += 1;
                 self.stale = false;
+                self.unreadable = None;
                 self.index.clear();
                 self.families.clear();
                 self.slabs.clear();
                 self.claims = Claims::default();
                 self.state.send_replace(State::Ready(Arc::clone(&loaded.info)));
                 self.loaded = loaded;
-                true
             }
-            Err(source::SourceError::Changed { .. }) => true,
+            Err(source::SourceError::Changed { .. }) => {}
             Err(error) => {
                 tracing::error!(%error, "model not reloaded");
+                self.unreadable = Some(stamp);
                 self.state.send_replace(State::Failed(error.to_string()));
-                false
             }
         }
     }

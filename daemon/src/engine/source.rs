@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tinygpt_kernels::{Matrix, Pool};
 
@@ -23,6 +23,9 @@ use crate::sys::mmap::Map;
 
 /// The reference arithmetic's version: part of every fingerprint.
 const NUMERICS: &str = "exact-1";
+
+/// How long a changed file must have been left alone before it is read again.
+const SETTLE: Duration = Duration::from_millis(300);
 
 /// A model to serve.
 #[derive(Debug, Clone)]
@@ -86,6 +89,14 @@ impl Stamp {
     fn of(path: &Path) -> io::Result<Self> {
         Ok(Self::new(&std::fs::metadata(path)?))
     }
+
+    /// How long ago the file last changed. A time in the future is no reason to wait for it.
+    fn age(&self) -> Duration {
+        let (seconds, nanos) = self.changed;
+        let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let nanos = Duration::from_nanos(u64::try_from(nanos).unwrap_or(0));
+        SystemTime::now().duration_since(UNIX_EPOCH + seconds + nanos).unwrap_or(Duration::MAX)
+    }
 }
 
 /// A model in memory, with everything that names it.
@@ -131,6 +142,13 @@ impl Source {
         }
         let took = started.elapsed();
         Ok(self.assemble(checkpoint, weights, generation, (size, Some(stamp)), took))
+    }
+
+    /// The file's stamp, once nobody has written to it for a moment. Whoever retrains in place
+    /// truncates the file first, and a file that shrinks while it is mapped ends the process.
+    pub(super) fn settled(&self) -> Option<Stamp> {
+        let stamp = Stamp::of(self.path.as_ref()?).ok()?;
+        (stamp.age() > SETTLE).then_some(stamp)
     }
 
     /// Unpacks the file's bytes, and hashes them in the shadow of that.

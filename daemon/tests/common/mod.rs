@@ -25,12 +25,21 @@ pub(crate) struct Setup {
     pub source: Source,
     pub heap: usize,
     pub active: usize,
+    pub queue: usize,
+    pub stall: Duration,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        let source = Source { name: "builtin".into(), path: None, codec: Codec::F16 };
-        Self { threads: 2, cache: None, source, heap: 1 << 30, active: 1 << 30 }
+        Self {
+            threads: 2,
+            cache: None,
+            source: Source { name: "builtin".into(), path: None, codec: Codec::F16 },
+            heap: 1 << 30,
+            active: 1 << 30,
+            queue: 64,
+            stall: Duration::from_secs(10),
+        }
     }
 }
 
@@ -59,14 +68,20 @@ impl Setup {
         Self { cache: Some(dir.to_owned()), ..Self::default() }
     }
 
+    /// Serves a model file instead of the built-in model.
+    pub(crate) fn model(self, path: &Path) -> Self {
+        let source = Source { name: "file".into(), path: Some(path.to_owned()), ..self.source };
+        Self { source, ..self }
+    }
+
     pub(crate) fn start(self) -> Running {
         let opened = self.cache.as_deref().map(|dir| store::open(settings(dir)).unwrap());
         let (store, threads) = opened.unzip();
         let settings = engine::Settings {
-            queue: 64,
+            queue: self.queue,
             active_budget: self.active,
             cache_budget: Budget { heap: self.heap, mappings: 64 },
-            stall: Duration::from_secs(10),
+            stall: self.stall,
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::new(self.threads).unwrap()));
         let (handle, thread) = engine::spawn(settings, self.source, pool, store.clone()).unwrap();
@@ -79,7 +94,9 @@ impl Setup {
 impl Drop for Running {
     fn drop(&mut self) {
         self.handle.drain(Instant::now());
-        self.thread.take().unwrap().join().unwrap();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
         if let Some(store) = &self.store {
             store.flush();
         }
@@ -114,7 +131,9 @@ pub(crate) struct Ask {
     pub policy: Policy,
     pub persist: Persist,
     pub codec: Codec,
+    pub identity: &'static str,
     pub sub: &'static str,
+    pub text: Option<&'static str>,
     pub deadline: Option<Duration>,
 }
 
@@ -126,7 +145,9 @@ impl Ask {
             policy: Policy::Use,
             persist: Persist::Behind,
             codec: Codec::F16,
+            identity: "me",
             sub: "",
+            text: None,
             deadline: None,
         }
     }
@@ -181,15 +202,43 @@ impl Running {
         panic!("the model is not ready after a minute");
     }
 
-    /// Submits without waiting.
-    pub(crate) fn submit(&self, ask: &Ask) -> mpsc::Receiver<Event> {
-        let (events, receiver) = mpsc::channel(engine::job::EVENTS);
-        let job = Job {
+    /// Why the model could not be read; waits until that is so.
+    pub(crate) fn failure(&self) -> String {
+        let mut words = String::new();
+        self.wait_for("a failure", |state| match state {
+            State::Failed(why) => {
+                words.clone_from(why);
+                true
+            }
+            _ => false,
+        });
+        words
+    }
+
+    pub(crate) fn wait_until_ready(&self) {
+        self.wait_for("the model", |state| matches!(state, State::Ready(_)));
+    }
+
+    pub(crate) fn wait_until_poisoned(&self) {
+        self.wait_for("the poison", |state| matches!(state, State::Poisoned));
+    }
+
+    fn wait_for(&self, what: &str, mut holds: impl FnMut(&State) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !holds(&self.handle.state().borrow()) {
+            assert!(Instant::now() < deadline, "waited a minute for {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// A job for the model as it is now.
+    pub(crate) fn job(&self, ask: &Ask, events: mpsc::Sender<Event>) -> Job {
+        Job {
             task: Task::Sample(greedy(ask.max_tokens)),
             tokens: Arc::from(&ask.prompt[..]),
-            text: None,
+            text: ask.text.map(store::text_digest),
             namespace: Namespace {
-                identity: Digest::of("identity", b"me"),
+                identity: Digest::of("identity", ask.identity.as_bytes()),
                 sub: Digest::of("namespace", ask.sub.as_bytes()),
             },
             codec: ask.codec,
@@ -199,13 +248,28 @@ impl Running {
             received: Instant::now(),
             generation: self.info().generation,
             events,
-        };
-        self.handle.submit(job).unwrap();
+        }
+    }
+
+    /// Submits without waiting.
+    pub(crate) fn submit(&self, ask: &Ask) -> mpsc::Receiver<Event> {
+        self.submit_to(ask, engine::job::EVENTS)
+    }
+
+    /// Submits without waiting; at most `room` events wait to be read.
+    pub(crate) fn submit_to(&self, ask: &Ask, room: usize) -> mpsc::Receiver<Event> {
+        let (events, receiver) = mpsc::channel(room);
+        self.handle.submit(self.job(ask, events)).unwrap();
         receiver
     }
 
     pub(crate) fn ask(&self, ask: &Ask) -> Reply {
         collect(self.submit(ask)).unwrap()
+    }
+
+    /// Waits until the engine's thread has ended, and says whether it ended well.
+    pub(crate) fn wait_for_end(&mut self) -> bool {
+        self.thread.take().unwrap().join().is_ok()
     }
 
     /// Waits until the writer has nothing left to do.

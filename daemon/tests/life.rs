@@ -1,0 +1,430 @@
+//! How requests live and end: cancelled, late, slow to read, too many, too large, drained; what
+//! each policy leaves behind; and what the engine holds meanwhile.
+//!
+//! A channel with little room stops a request at a known point for as long as a test likes.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{Ask, Reply, Running, Setup, collect, greedy, prompt};
+use tinygptd::engine::Event;
+use tinygptd::engine::constraint::{Constraint, Mask, Verdict as Step};
+use tinygptd::engine::handle::{Refused, Report};
+use tinygptd::engine::job::{
+    Done, Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict,
+};
+use tinygptd::kv::codec::Codec;
+use tokio::sync::mpsc;
+
+/// Bytes of a block of the built-in model in f16: 32 rows of K and V, 6 layers, 192 wide.
+const BLOCK_BYTES: usize = 32 * 2 * 6 * 192 * 2;
+/// Room for the admission and a few tokens, after which a request waits for its reader.
+const LITTLE: usize = 16;
+/// Room for the admission and a token or two.
+const LEAST: usize = 4;
+
+type Events = mpsc::Receiver<Event>;
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Submits a request that stops by itself, and waits until it is admitted.
+fn submit_slow(engine: &Running, ask: &Ask) -> Events {
+    let mut events = engine.submit_to(ask, LITTLE);
+    assert!(matches!(events.blocking_recv(), Some(Event::Admitted(_))));
+    events
+}
+
+/// Reads on to the end.
+fn rest(mut events: Events) -> (Vec<u32>, Result<Done, Failure>) {
+    let mut ids = Vec::new();
+    loop {
+        match events.blocking_recv().expect("an end") {
+            Event::Token(token) => ids.push(token.id),
+            Event::Done(done) => return (ids, Ok(done)),
+            Event::Failed(failure) => return (ids, Err(failure)),
+            Event::Admitted(_) | Event::Progress { .. } | Event::Scored(_) => {}
+        }
+    }
+}
+
+fn report(engine: &Running) -> Report {
+    engine.handle.report().unwrap()
+}
+
+fn held(engine: &Running) -> (u64, u64) {
+    let report = report(engine);
+    (report.blocks, report.records)
+}
+
+fn miss(engine: &Running, ask: &Ask) -> Reply {
+    engine.ask(&ask.clone().policy(Policy::Bypass))
+}
+
+fn assert_same(ours: &Reply, theirs: &Reply) {
+    assert_eq!(ours.ids(), theirs.ids());
+    assert_eq!(ours.bits(), theirs.bits());
+}
+
+/// How many segments and records lie under `dir`.
+fn files(dir: &Path) -> usize {
+    let count = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        let kept = path.extension().is_some_and(|kind| kind == "tgkv" || kind == "tgrec");
+        if path.is_dir() { files(&path) } else { usize::from(kept) }
+    };
+    std::fs::read_dir(dir).unwrap().map(count).sum()
+}
+
+/// Cancels a prompt of 1,000 tokens that is computed in small slices, since someone generates
+/// beside it. Says what is left of it: less than all, unless the cancel came too late.
+fn cancel_prefill(engine: &Running, ask: &Ask) -> Reply {
+    let mut beside = engine.submit(&Ask::new(&prompt(79, 20)).tokens(900).policy(Policy::Bypass));
+    while !matches!(beside.blocking_recv(), Some(Event::Token(_))) {}
+    let mut events = engine.submit(ask);
+    while !matches!(events.blocking_recv(), Some(Event::Progress { .. } | Event::Token(_))) {}
+    drop((events, beside));
+    engine.ask(&ask.clone().policy(Policy::ReadOnly))
+}
+
+#[test]
+fn a_cancelled_prefill_leaves_its_finished_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ask, kept) = {
+        let engine = Setup::on_disk(dir.path()).start();
+        let mut asks = (0..20).map(|seed| Ask::new(&prompt(200 + seed, 1000)));
+        let cancelled = asks.find_map(|ask| {
+            let retry = cancel_prefill(&engine, &ask);
+            (retry.reuse.verdict == Verdict::PartialMemory).then_some((ask, retry))
+        });
+        let (ask, retry) = cancelled.expect("one of twenty cancels comes in time");
+        assert_same(&retry, &miss(&engine, &ask));
+        (ask, retry.reuse.memory)
+    };
+    assert!(kept >= 128 && kept % 32 == 0, "{kept}");
+    let engine = Setup::on_disk(dir.path()).start();
+    let retry = engine.ask(&ask);
+    assert_eq!(retry.reuse.disk, kept, "{:?}", retry.reuse);
+    assert_same(&retry, &miss(&engine, &ask));
+}
+
+#[test]
+fn a_cancelled_generation_leaves_what_it_generated() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(81, 90)).tokens(500);
+    let next = {
+        let engine = Setup::on_disk(dir.path()).start();
+        let mut events = submit_slow(&engine, &ask);
+        let mut next = ask.prompt.clone();
+        while next.len() < 90 + 40 {
+            if let Some(Event::Token(token)) = events.blocking_recv() {
+                next.push(token.id);
+            }
+        }
+        drop(events);
+        let next = Ask::new(&next).policy(Policy::ReadOnly);
+        let retry = engine.ask(&next);
+        assert_eq!(retry.reuse.memory as usize, next.prompt.len() - 1, "{:?}", retry.reuse);
+        assert_same(&retry, &miss(&engine, &next));
+        assert_eq!(report(&engine).active_bytes, 0);
+        next
+    };
+    let engine = Setup::on_disk(dir.path()).start();
+    let retry = engine.ask(&next);
+    assert_eq!(retry.reuse.disk as usize, next.prompt.len() - 1, "{:?}", retry.reuse);
+    assert_same(&retry, &miss(&engine, &next));
+}
+
+#[test]
+fn a_deadline_tells_what_was_generated_and_what_is_kept() {
+    let engine = Setup::default().start();
+    let prompt = prompt(82, 100);
+    let ask = Ask::new(&prompt).tokens(500);
+    let late = Ask { deadline: Some(Duration::from_secs(3)), ..ask };
+    let events = engine.submit_to(&late, LITTLE);
+    wait_for("the deadline", || report(&engine).running == 0);
+    let (ids, end) = rest(events);
+    let Err(Failure::Deadline { tokens, kept }) = end else { panic!("ended with {end:?}") };
+    assert_eq!(tokens as usize, ids.len());
+    assert_eq!(kept as usize, prompt.len() + ids.len() - 1);
+    let retry = engine.ask(&Ask::new(&[prompt, ids].concat()));
+    assert_eq!(retry.reuse.memory, kept);
+}
+
+#[test]
+fn a_deadline_that_has_passed_computes_nothing() {
+    let engine = Setup::default().start();
+    let late = Ask { deadline: Some(Duration::ZERO), ..Ask::new(&prompt(83, 100)) };
+    let failure = collect(engine.submit(&late)).unwrap_err();
+    assert_eq!(failure, Failure::Deadline { tokens: 0, kept: 0 });
+    assert_eq!(held(&engine), (0, 0));
+}
+
+#[test]
+fn a_reader_that_does_not_read_pauses_only_itself() {
+    let engine = Setup { stall: Duration::from_secs(60), ..Setup::default() }.start();
+    let slow = Ask::new(&prompt(84, 70)).tokens(200);
+    let events = submit_slow(&engine, &slow);
+    for seed in 85..88 {
+        let ask = Ask::new(&prompt(seed, 300)).tokens(50);
+        assert_same(&engine.ask(&ask), &miss(&engine, &ask));
+    }
+    assert_eq!(report(&engine).running, 1);
+    let (ids, end) = rest(events);
+    assert_eq!(end.unwrap().finish, Finish::Length);
+    assert_eq!(ids, miss(&engine, &slow).ids());
+}
+
+#[test]
+fn a_reader_that_never_reads_is_given_up() {
+    let stall = Duration::from_millis(200);
+    let engine = Setup { stall, ..Setup::default() }.start();
+    let events = submit_slow(&engine, &Ask::new(&prompt(88, 70)).tokens(200));
+    wait_for("the stall", || report(&engine).running == 0);
+    let (ids, end) = rest(events);
+    assert!(!ids.is_empty() && ids.len() < LITTLE);
+    assert_eq!(end.unwrap_err(), Failure::Stalled(stall));
+}
+
+/// Three blocks: 40 tokens, 20 more, and one block that is being filled.
+fn small(seed: u32) -> Ask {
+    Ask::new(&prompt(seed, 40)).tokens(20)
+}
+
+/// An engine that runs one small request at a time.
+fn narrow(queue: usize) -> Running {
+    let engine = Setup {
+        active: 3 * BLOCK_BYTES,
+        queue,
+        stall: Duration::from_secs(60),
+        ..Setup::default()
+    }
+    .start();
+    assert_eq!(engine.info().layout(Codec::F16).block_bytes(), BLOCK_BYTES);
+    engine
+}
+
+#[test]
+fn a_full_queue_refuses_with_its_numbers() {
+    let engine = narrow(2);
+    let running = submit_slow(&engine, &small(90));
+    let waiting = [engine.submit(&small(91)), engine.submit(&small(92))];
+    let (events, _unread) = mpsc::channel(LITTLE);
+    let refused = engine.handle.submit(engine.job(&small(93), events)).unwrap_err();
+    assert_eq!(refused, Refused::QueueFull { waiting: 2, limit: 2 });
+    assert!(rest(running).1.is_ok());
+    for events in waiting {
+        assert!(collect(events).is_ok());
+    }
+    assert_eq!(engine.ask(&small(93)).done.completion, 20);
+}
+
+#[test]
+fn a_request_that_can_never_fit_is_refused_with_both_numbers() {
+    let engine = narrow(2);
+    let failure = collect(engine.submit(&small(94).tokens(25))).unwrap_err();
+    let [needed, budget] = [4 * BLOCK_BYTES as u64, 3 * BLOCK_BYTES as u64];
+    assert_eq!(failure, Failure::TooLarge { needed, budget });
+    assert_eq!(engine.ask(&small(94).tokens(24)).done.completion, 24);
+}
+
+#[test]
+fn requests_beyond_the_active_budget_wait_and_then_run() {
+    let engine = narrow(8);
+    let expected = miss(&engine, &small(96));
+    let running = submit_slow(&engine, &small(95));
+    let mut waiting = engine.submit(&small(96));
+    let since = Instant::now();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(report(&engine).waiting, 1);
+    assert!(waiting.try_recv().is_err());
+    let least = since.elapsed();
+    assert!(rest(running).1.is_ok());
+    let reply = collect(waiting).unwrap();
+    assert!(reply.done.times.queue >= least);
+    assert_same(&reply, &expected);
+}
+
+#[test]
+fn a_deadline_is_seen_anywhere_in_the_queue() {
+    let engine = narrow(8);
+    let running = submit_slow(&engine, &small(97));
+    let first = engine.submit(&small(98));
+    let late = Ask { deadline: Some(Duration::from_millis(50)), ..small(99) };
+    let failure = collect(engine.submit(&late)).unwrap_err();
+    assert_eq!(failure, Failure::Deadline { tokens: 0, kept: 0 });
+    assert_eq!(engine.handle.waiting(), 1);
+    assert!(rest(running).1.is_ok());
+    assert!(collect(first).is_ok());
+}
+
+#[test]
+fn draining_refuses_new_requests_and_lets_running_ones_end() {
+    let mut engine = Setup::default().start();
+    let running = submit_slow(&engine, &Ask::new(&prompt(100, 50)).tokens(60));
+    let (events, _unread) = mpsc::channel(LITTLE);
+    let later = engine.job(&small(101), events);
+    engine.handle.drain(Instant::now() + Duration::from_secs(60));
+    assert_eq!(collect(engine.submit(&small(102))).unwrap_err(), Failure::Draining);
+    let (ids, end) = rest(running);
+    assert_eq!((ids.len(), end.unwrap().finish), (60, Finish::Length));
+    assert!(engine.wait_for_end());
+    assert_eq!(engine.handle.submit(later).unwrap_err(), Refused::Stopped);
+}
+
+#[test]
+fn draining_ends_what_runs_too_long_and_keeps_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(103, 100)).tokens(500);
+    let ids = {
+        let mut engine = Setup::on_disk(dir.path()).start();
+        let running = submit_slow(&engine, &ask);
+        wait_for("the prompt", || report(&engine).records > 0);
+        engine.handle.drain(Instant::now() + Duration::from_millis(50));
+        assert!(engine.wait_for_end());
+        let (ids, end) = rest(running);
+        assert_eq!(end.unwrap().finish, Finish::Cancelled);
+        ids
+    };
+    let engine = Setup::on_disk(dir.path()).start();
+    let next = Ask::new(&[ask.prompt, ids].concat());
+    let warm = engine.ask(&next);
+    assert_eq!(warm.reuse.disk as usize, next.prompt.len() - 1, "{:?}", warm.reuse);
+    assert_same(&warm, &miss(&engine, &next));
+}
+
+#[test]
+fn refreshing_recomputes_and_replaces() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(104, 300)).persist(Persist::Durable);
+    let cold = {
+        let engine = Setup::on_disk(dir.path()).start();
+        let cold = engine.ask(&ask);
+        engine.flush();
+        let before = (held(&engine), files(dir.path()));
+        let refreshed = engine.ask(&ask.clone().policy(Policy::Refresh));
+        engine.flush();
+        assert_eq!(refreshed.reuse.verdict, Verdict::Cold);
+        assert_eq!(refreshed.reuse.reason, Some(Reason::PolicyRefresh));
+        assert_eq!(refreshed.reuse.cached(), 0);
+        assert!(!refreshed.done.times.prefill.is_zero());
+        assert_same(&refreshed, &cold);
+        assert_eq!((held(&engine), files(dir.path())), before);
+        assert_eq!(engine.ask(&ask).reuse.verdict, Verdict::FullMemory);
+        cold
+    };
+    let engine = Setup::on_disk(dir.path()).start();
+    let restored = engine.ask(&ask);
+    assert_eq!(restored.reuse.verdict, Verdict::FullDisk, "{:?}", restored.reuse);
+    assert_same(&restored, &cold);
+}
+
+#[test]
+fn read_only_and_bypass_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Setup::on_disk(dir.path()).start();
+    let ask = Ask::new(&prompt(105, 300)).persist(Persist::Durable);
+    for policy in [Policy::ReadOnly, Policy::Bypass] {
+        let reply = engine.ask(&ask.clone().policy(policy));
+        engine.flush();
+        assert_eq!((held(&engine), files(dir.path())), ((0, 0), 0), "{policy:?}");
+        assert_eq!((reply.done.key, reply.done.kept), (None, 0));
+    }
+    let cold = engine.ask(&ask);
+    assert_eq!(cold.reuse.verdict, Verdict::Cold);
+    assert_eq!(cold.reuse.reason, Some(Reason::NoEntry));
+    let bypassed = miss(&engine, &ask);
+    assert_eq!(bypassed.reuse.verdict, Verdict::Bypassed);
+    assert_eq!(bypassed.reuse.reason, Some(Reason::PolicyBypass));
+    assert_eq!(bypassed.reuse.cached(), 0);
+    let read = engine.ask(&ask.clone().policy(Policy::ReadOnly));
+    assert_eq!(read.reuse.verdict, Verdict::FullMemory);
+}
+
+#[test]
+fn a_prompt_that_must_not_persist_is_gone_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(106, 300)).persist(Persist::No);
+    {
+        let engine = Setup::on_disk(dir.path()).start();
+        engine.ask(&ask);
+        assert_eq!(engine.ask(&ask).reuse.verdict, Verdict::FullMemory);
+    }
+    assert_eq!(files(dir.path()), 0);
+    let engine = Setup::on_disk(dir.path()).start();
+    let again = engine.ask(&ask);
+    assert_eq!(again.reuse.verdict, Verdict::Cold);
+    assert_eq!(again.reuse.reason, Some(Reason::NoEntry));
+}
+
+/// Breaks an invariant on the engine's own thread.
+#[derive(Debug)]
+struct Broken;
+
+impl Constraint for Broken {
+    fn mask(&self, _: &mut Mask) {}
+
+    fn accept(&mut self, _: u32) -> Step {
+        panic!("a broken constraint")
+    }
+}
+
+#[test]
+fn a_panic_poisons_the_engine_and_nothing_else() {
+    let mut engine = Setup::default().start();
+    let (events, mut unanswered) = mpsc::channel(LITTLE);
+    let mut job = engine.job(&small(107), events.clone());
+    let sampling = Sampling { constraint: Some(Box::new(Broken)), ..greedy(4) };
+    job.task = Task::Sample(sampling);
+    let later = engine.job(&small(107), events);
+    engine.handle.submit(job).unwrap();
+    engine.wait_until_poisoned();
+    assert!(!engine.wait_for_end());
+    assert_eq!(engine.handle.submit(later).unwrap_err(), Refused::Stopped);
+    while let Some(event) = unanswered.blocking_recv() {
+        assert!(matches!(event, Event::Admitted(_)), "{event:?}");
+    }
+}
+
+#[test]
+fn without_any_budget_for_the_cache_everything_is_still_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(108, 300));
+    for setup in [Setup::default(), Setup::on_disk(dir.path())] {
+        let engine = Setup { heap: 0, ..setup }.start();
+        let never = miss(&engine, &ask);
+        for _ in 0..3 {
+            assert_same(&engine.ask(&ask), &never);
+            engine.flush();
+            // The writer's answer and the report come through one mailbox, in this order.
+            wait_for("the heap", || report(&engine).heap_bytes == 0);
+        }
+    }
+}
+
+#[test]
+fn a_restored_prompt_is_read_where_it_is_mapped() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(109, 1000));
+    Setup::on_disk(dir.path()).start().ask(&ask.clone().persist(Persist::Durable));
+    let engine = Setup::on_disk(dir.path()).start();
+    let mut events = engine.submit_to(&ask, LEAST);
+    let Some(Event::Admitted(admitted)) = events.blocking_recv() else { panic!("not admitted") };
+    assert_eq!(admitted.reuse.verdict, Verdict::FullDisk);
+    let running = report(&engine);
+    assert_eq!(running.mapped_bytes as usize, 31 * BLOCK_BYTES);
+    assert!((running.heap_bytes as usize) < BLOCK_BYTES, "{running:?}");
+    // Its own are the block with the prompt's last 8 tokens and the one that may follow.
+    assert_eq!(running.active_bytes as usize, 2 * BLOCK_BYTES);
+    assert!(rest(events).1.is_ok());
+    let after = report(&engine);
+    assert!((after.heap_bytes as usize) < BLOCK_BYTES, "{after:?}");
+}
