@@ -85,14 +85,14 @@ impl History {
 }
 
 /// Where `ours` parts from `theirs`, which share their first `at` tokens.
-pub(super) fn divergence(ours: &[u32], theirs: &[u32], at: usize) -> Divergence {
+pub fn divergence(ours: &[u32], theirs: &[u32], at: usize) -> Divergence {
     let snippet = |tokens: &[u32]| tokens.iter().skip(at).take(SNIPPET).copied().collect();
     let (ours, theirs) = (snippet(ours), snippet(theirs));
     Divergence { at: u32::try_from(at).unwrap_or(u32::MAX), ours, theirs }
 }
 
 /// The reason that stands for a differing field.
-pub(super) fn reason_of(field: Field) -> Reason {
+pub fn reason_of(field: Field) -> Reason {
     match field {
         Field::weights | Field::config | Field::rope => Reason::FingerprintWeights,
         Field::tokenizer => Reason::FingerprintTokenizer,

@@ -43,6 +43,7 @@ use tinygpt_kernels::Pool;
 use tokio::sync::watch;
 
 pub use self::handle::{EngineHandle, ModelInfo, State};
+pub use self::history::{divergence, reason_of};
 pub use self::job::{Event, Job};
 pub use self::source::Source;
 

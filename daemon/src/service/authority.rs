@@ -4,13 +4,15 @@
 //! send the percent-encoded path as `:authority`, here `run%2Fx%2Ft.sock`. `h2` parses that field
 //! as a URI authority, in which a host may not contain `%`, and answers RST_STREAM with
 //! PROTOCOL_ERROR. There is no hook between the socket and that check, so the bytes are changed on
-//! their way in: every `%` in an `:authority` becomes `-`. Nothing in the daemon reads the field.
+//! their way in: every `%` in an `:authority` becomes `-`, and so does every `:`, `@`, `[` and `]`,
+//! which grpc-core does not encode. Nothing in the daemon reads the field.
 //!
 //! Why that is sound:
 //!
 //! - It preserves lengths. A raw literal changes byte for byte, and in the Huffman code of HPACK
-//!   (RFC 7541, appendix B) `%` and `-` are both six bits long. So frame lengths stay true, and both
-//!   sides' dynamic tables keep the same sizes.
+//!   (RFC 7541, appendix B) a character is replaced by one whose code is as long: `%` by `-`, `:` by
+//!   `B`, the others by `~`. So frame lengths stay true, and both sides' dynamic tables keep the
+//!   same sizes.
 //! - It never touches a stream it does not understand. A header block is rewritten as a whole or
 //!   not at all; whatever is no HTTP/2, or breaks its rules, goes to `h2` as it came.
 //! - It holds back at most one header block, and of that at most 64 KiB.

@@ -37,6 +37,8 @@ pub(super) struct Entry {
     pub memory: Option<Held>,
     /// What the store holds of it.
     pub disk: Option<store::Entry>,
+    /// What its family is made from.
+    pub fields: Fields,
     /// The model that computed it, when it is loaded.
     served: Option<Arc<Served>>,
 }
@@ -52,6 +54,7 @@ impl Entry {
             tokens: None,
             memory: None,
             disk: None,
+            fields,
             served: models.iter().find(|served| served.info.computed(&fields)).cloned(),
         }
     }
@@ -132,15 +135,19 @@ impl Daemon {
         }
     }
 
-    /// The text of an entry, read from disk if need be. `None` when its model is not loaded, or
-    /// its ids cannot be read.
-    pub(super) async fn text(&self, entry: &mut Entry) -> Option<String> {
+    /// The ids of an entry, read from disk if need be. `None` when they cannot be read.
+    pub(super) async fn tokens<'a>(&self, entry: &'a mut Entry) -> Option<&'a [u32]> {
         if entry.tokens.is_none() {
             let (fingerprint, key) = (entry.fingerprint, entry.key);
             entry.tokens = self.in_store(move |store| store.tokens(&fingerprint, &key)).await?;
         }
-        let served = entry.served.as_ref()?;
-        Some(served.tokenizer.decode(entry.tokens.as_deref()?))
+        entry.tokens.as_deref()
+    }
+
+    /// The text of an entry. `None` when its model is not loaded, or its ids cannot be read.
+    pub(super) async fn text(&self, entry: &mut Entry) -> Option<String> {
+        let served = entry.served.clone()?;
+        Some(served.tokenizer.decode(self.tokens(entry).await?))
     }
 
     fn loaded(&self) -> Vec<Arc<Served>> {

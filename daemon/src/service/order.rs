@@ -17,7 +17,7 @@ use super::convert::request;
 use super::deadline::deadline;
 use super::models::{Served, Slot};
 use super::prompt::{Prompt, Tokens};
-use super::refusal::Refusal;
+use super::refusal::{Count, Refusal};
 use crate::engine::job::{EVENTS, Failure, Namespace, Persist, Policy, Task};
 use crate::engine::{Event, Job};
 
@@ -114,8 +114,9 @@ impl Order {
 
     async fn submit(&self, slot: &Slot) -> Result<(Placed, mpsc::Receiver<Event>), Refusal> {
         let served = slot.served(self.clock.deadline).await?;
-        let tokens = self.prompt.tokens(&served).await?;
+        let mut tokens = self.prompt.tokens(&served).await?;
         let (task, max_tokens) = self.task(&served, tokens.ids.len())?;
+        tokens.warnings.extend(self.cut(max_tokens, served.info.context));
         let (sender, events) = mpsc::channel(EVENTS);
         let job = Job {
             task,
@@ -144,6 +145,17 @@ impl Order {
                 Ok((Task::Sample(sampling), max_tokens))
             }
         }
+    }
+
+    /// What to say when fewer tokens can be generated than were asked for.
+    fn cut(&self, max_tokens: u32, context: usize) -> Option<String> {
+        let asked = self.sampling()?.max_tokens.filter(|asked| *asked > max_tokens)?;
+        Some(format!(
+            "max_tokens is {}, the prompt leaves {} of the context's {}",
+            Count::from(asked),
+            Count::from(max_tokens),
+            Count::from(context)
+        ))
     }
 
     /// How tokens are chosen; nothing when none are.

@@ -254,6 +254,16 @@ async fn bad_requests_are_refused_with_a_reason_and_the_daemon_lives() {
 }
 
 #[tokio::test]
+async fn generation_is_cut_to_what_the_prompt_leaves_of_the_context_and_says_so() {
+    let running = Running::start().await;
+    let sampled = running.sample(greedy(&"a".repeat(1_020), 10)).await.unwrap();
+    assert_eq!((sampled.ids.len(), sampled.admitted.max_tokens), (4, 4));
+    let expected = "max_tokens is 10, the prompt leaves 4 of the context's 1,024";
+    assert_eq!(sampled.admitted.warnings, [expected]);
+    running.end().await;
+}
+
+#[tokio::test]
 async fn a_response_stream_that_is_dropped_ends_the_work() {
     let running = Running::start().await;
     let request = greedy("ROMEO:", 900);
@@ -316,6 +326,9 @@ async fn cached_prompts_are_listed_shown_explained_and_removed() {
     let explained = running.cache().explain(request).await.unwrap().into_inner();
     assert_eq!(explained.cached_tokens, 84);
     assert_eq!(explained.reason(), wire::Reason::Extended);
+    let [relative] = &explained.relatives[..] else { panic!("one prompt is related") };
+    assert_eq!((&relative.prompt_key, relative.common_tokens), (&key, 84));
+    assert_eq!(relative.reason(), wire::Reason::Extended);
     let keys = wire::CacheKeys { keys: vec![key] };
     let target = Some(wire::remove_request::Target::Keys(keys));
     let removed = running.cache().remove(wire::RemoveRequest { target }).await.unwrap();

@@ -27,12 +27,23 @@ const CODES: [u32; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 4,
 ];
-/// The Huffman code of `%`. That of `-` is `0b01_0110`: the last two bits change places.
-const PERCENT: Code = Code { bits: 6, value: 0b01_0101 };
+/// What takes the place of a byte that a host may not hold, in a raw string.
+const PLAIN: u8 = b'-';
+/// Bytes that grpc-core leaves in an authority or puts there, and that a host may not hold.
+const UNFIT: &[u8] = b"%:@[]";
+/// The codes of [`UNFIT`], each with the code of the same length that takes its place.
+const RECODED: [(Code, Code); 5] = [
+    (Code { bits: 6, value: 0x15 }, Code { bits: 6, value: 0x16 }), // % -
+    (Code { bits: 7, value: 0x5c }, Code { bits: 7, value: 0x5d }), // : B
+    (Code { bits: 13, value: 0x1ffa }, Code { bits: 13, value: 0x1ffd }), // @ ~
+    (Code { bits: 13, value: 0x1ffb }, Code { bits: 13, value: 0x1ffd }), // [ ~
+    (Code { bits: 13, value: 0x1ffc }, Code { bits: 13, value: 0x1ffd }), // ] ~
+];
 /// The code that must not occur.
 const END_OF_STRING: Code = Code { bits: 30, value: (1 << 30) - 1 };
 
-/// Puts `-` for every `%` in the `:authority` values of a block.
+/// Puts something harmless of the same length for every character of the `:authority` values of a
+/// block that a host may not hold.
 ///
 /// Returns whether the whole block was understood; when it was not, its contents are of no use.
 pub(super) fn rewrite(block: &mut [u8]) -> bool {
@@ -93,8 +104,8 @@ impl Text {
         if self.huffman {
             return rewrite_huffman(bytes);
         }
-        for byte in bytes.iter_mut().filter(|byte| **byte == b'%') {
-            *byte = b'-';
+        for byte in bytes.iter_mut().filter(|byte| UNFIT.contains(byte)) {
+            *byte = PLAIN;
         }
         Some(())
     }
@@ -126,18 +137,17 @@ fn rewrite_huffman(bytes: &mut [u8]) -> Option<()> {
         if code == END_OF_STRING {
             return None;
         }
-        at += code.bits;
-        if code == PERCENT {
-            flip(bytes, at - 2);
-            flip(bytes, at - 1);
+        if let Some((_, fit)) = RECODED.iter().find(|(unfit, _)| *unfit == code) {
+            fit.write(bytes, at);
         }
+        at += code.bits;
     }
     // What is left is padding: less than a byte, and all ones.
     (bits - at < 8 && (at..bits).all(|at| bit(bytes, at) == 1)).then_some(())
 }
 
 /// One character in the Huffman code.
-#[derive(PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 struct Code {
     bits: usize,
     value: u32,
@@ -160,14 +170,20 @@ impl Code {
         }
         None
     }
+
+    /// Puts the code at bit `at`.
+    fn write(&self, bytes: &mut [u8], at: usize) {
+        for place in 0..self.bits {
+            let wanted = self.value >> (self.bits - 1 - place) & 1;
+            if bit(bytes, at + place) != wanted {
+                bytes[(at + place) / 8] ^= 0x80 >> ((at + place) % 8);
+            }
+        }
+    }
 }
 
 fn bit(bytes: &[u8], at: usize) -> u32 {
     u32::from(bytes[at / 8] >> (7 - at % 8) & 1)
-}
-
-fn flip(bytes: &mut [u8], at: usize) {
-    bytes[at / 8] ^= 0x80 >> (at % 8);
 }
 
 #[cfg(test)]
@@ -222,6 +238,17 @@ mod tests {
         let percent = [0x55; 6];
         let minus = [0x59, 0x65, 0x96, 0x59, 0x65, 0x96];
         check(&field_of(0x41, &[string(true, &percent)]), &field_of(0x41, &[string(true, &minus)]));
+    }
+
+    #[test]
+    fn everything_that_a_path_may_hold_and_a_host_may_not_is_rewritten() {
+        let raw = |value: &[u8]| field_of(0x41, &[string(false, value)]);
+        check(&raw(b"a%:@[]z"), &raw(b"a-----z"));
+        // `a%:@[]z` and `a-B~~~z`, coded by another implementation.
+        let before = [0x1a, 0xb7, 0x3f, 0xf5, 0xff, 0xbf, 0xfe, 0x7b];
+        let after = [0x1a, 0xd7, 0x7f, 0xfb, 0xff, 0xdf, 0xfe, 0xfb];
+        let coded = |value: &[u8]| field_of(0x41, &[string(true, value)]);
+        check(&coded(&before), &coded(&after));
     }
 
     #[test]

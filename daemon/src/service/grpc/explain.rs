@@ -1,18 +1,30 @@
 //! `Explain`: what would hit for a prompt, now.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
-use tinygpt_proto::v1::{CachedTokens, ExplainRequest, ExplainResponse, Reason, Verdict};
+use tinygpt_proto::v1::{CachedTokens, ExplainRequest, ExplainResponse, Reason, Relative, Verdict};
 use tonic::Request;
 
 use super::ask;
 use crate::engine::handle::{Explanation, Question};
+use crate::engine::job::Reason as Why;
+use crate::engine::{divergence, reason_of};
+use crate::kv::key::Fields;
 use crate::service::Daemon;
 use crate::service::convert::{reply, request};
+use crate::service::entries::Entry;
+use crate::service::models::Served;
 use crate::service::order::Clock;
 use crate::service::peer::Peer;
 use crate::service::prompt::Prompt;
 use crate::service::refusal::Refusal;
+
+/// Relatives that are told.
+const RELATIVES: usize = 5;
+
+/// Cached prompts that are compared: the ids of those on disk have to be read.
+const COMPARED: usize = 500;
 
 impl Daemon {
     pub(super) async fn explain(
@@ -32,6 +44,7 @@ impl Daemon {
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             codec: request::codec(&asked.kv_dtype, &served.info)?,
         };
+        let fields = served.info.fields(question.codec, &question.namespace);
         let explained = ask(slot.engine(), move |engine| engine.explain(question)).await?;
         let parting = explained.divergence.as_ref();
         Ok(ExplainResponse {
@@ -44,8 +57,62 @@ impl Daemon {
             divergence: parting.map(|parting| reply::divergence(parting, &served.tokenizer)),
             prompt_key: explained.key.map(|key| key.to_string()).unwrap_or_default(),
             disk_may_have_more: explained.disk,
-            relatives: Vec::new(),
+            relatives: self.relatives(peer, &tokens.ids, &fields, &served).await?,
         })
+    }
+
+    /// The cached prompts that share most tokens with a prompt, from the first token on.
+    async fn relatives(
+        &self,
+        peer: Peer,
+        ids: &[u32],
+        fields: &Fields,
+        served: &Served,
+    ) -> Result<Vec<Relative>, Refusal> {
+        let mut relatives = Vec::new();
+        for mut entry in self.entries(peer).await?.into_iter().take(COMPARED) {
+            // The ids of another vocabulary mean something else.
+            if entry.fields.tokenizer != fields.tokenizer {
+                continue;
+            }
+            let Some(theirs) = self.tokens(&mut entry).await.map(<[u32]>::to_vec) else { continue };
+            let common =
+                ids.iter().zip(&theirs).take_while(|(ours, theirs)| ours == theirs).count();
+            if common > 0 {
+                let reason = why(&entry, fields, ids, &theirs, common);
+                relatives.push(relative(&entry, common, reason.as_ref(), served));
+            }
+        }
+        relatives.sort_by_key(|relative| Reverse(relative.common_tokens));
+        relatives.truncate(RELATIVES);
+        Ok(relatives)
+    }
+}
+
+/// Why no more of a relative can be reused; `None` when all of it can.
+fn why(entry: &Entry, fields: &Fields, ours: &[u32], theirs: &[u32], common: usize) -> Option<Why> {
+    if let Some(field) = fields.first_difference(&entry.fields) {
+        return Some(reason_of(field));
+    }
+    match (common == ours.len(), common == theirs.len()) {
+        (true, true) if entry.complete() => None,
+        (true, _) => Some(Why::NoRecord),
+        (_, true) => Some(Why::Extended),
+        _ => Some(Why::Diverged(divergence(ours, theirs, common))),
+    }
+}
+
+fn relative(entry: &Entry, common: usize, reason: Option<&Why>, served: &Served) -> Relative {
+    let divergence = match reason {
+        Some(Why::Diverged(parting)) => Some(reply::divergence(parting, &served.tokenizer)),
+        _ => None,
+    };
+    Relative {
+        prompt_key: entry.key.to_string(),
+        tokens: entry.length,
+        common_tokens: u32::try_from(common).unwrap_or(u32::MAX),
+        reason: reason.map_or(Reason::Unspecified, reply::reason).into(),
+        divergence,
     }
 }
 
