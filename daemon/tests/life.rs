@@ -170,7 +170,7 @@ fn a_deadline_that_has_passed_computes_nothing() {
 
 #[test]
 fn a_reader_that_does_not_read_pauses_only_itself() {
-    let engine = Setup { stall: Duration::from_secs(60), ..Setup::default() }.start();
+    let engine = Setup::default().start();
     let slow = Ask::new(&prompt(84, 70)).tokens(200);
     let events = submit_slow(&engine, &slow);
     for seed in 85..88 {
@@ -201,13 +201,7 @@ fn small(seed: u32) -> Ask {
 
 /// An engine that runs one small request at a time.
 fn narrow(queue: usize) -> Running {
-    let engine = Setup {
-        active: 3 * BLOCK_BYTES,
-        queue,
-        stall: Duration::from_secs(60),
-        ..Setup::default()
-    }
-    .start();
+    let engine = Setup { active: 3 * BLOCK_BYTES, queue, ..Setup::default() }.start();
     assert_eq!(engine.info().layout(Codec::F16).block_bytes(), BLOCK_BYTES);
     engine
 }

@@ -38,7 +38,7 @@ impl Default for Setup {
             heap: 1 << 30,
             active: 1 << 30,
             queue: 64,
-            stall: Duration::from_secs(10),
+            stall: Duration::from_secs(600),
         }
     }
 }
