@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use tinygpt_proto::socket::SocketPathError;
 use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
 use tinygptd::exit::Exit;
 use tinygptd::install::{self, Installation, Supervisor};
@@ -54,7 +53,6 @@ fn code(error: &anyhow::Error) -> Exit {
         }
         (_, Some(OpenError::Held { .. })) => Exit::Busy,
         (Some(_), _) | (_, Some(_)) => Exit::Create,
-        _ if error.is::<SocketPathError>() => Exit::Create,
         _ => error.downcast_ref::<Exit>().copied().unwrap_or(Exit::Usage),
     }
 }

@@ -150,6 +150,7 @@ fn a_deadline_tells_what_was_generated_and_what_is_kept() {
     let ask = Ask::new(&prompt).tokens(500);
     let late = Ask { deadline: Some(Duration::from_secs(3)), ..ask };
     let events = engine.submit_to(&late, LITTLE);
+    wait_for("the start", || report(&engine).running == 1);
     wait_for("the deadline", || report(&engine).running == 0);
     let (ids, end) = rest(events);
     let Err(Failure::Deadline { tokens, kept }) = end else { panic!("ended with {end:?}") };
