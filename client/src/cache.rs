@@ -27,9 +27,9 @@ pub(crate) enum CacheCommand {
     /// Sum up the cache
     Stats,
     /// Read everything on disk and compare checksums
-    Verify(verify::VerifyArgs),
+    Verify,
     /// Enforce the budgets now
-    Gc(gc::GcArgs),
+    Gc,
 }
 
 pub(crate) async fn run(command: CacheCommand, session: &Session) -> Outcome {
@@ -39,7 +39,7 @@ pub(crate) async fn run(command: CacheCommand, session: &Session) -> Outcome {
         CacheCommand::Explain(args) => explain::run(args, session).await,
         CacheCommand::Rm(args) => rm::run(args, session).await,
         CacheCommand::Stats => stats::run(session).await,
-        CacheCommand::Verify(args) => verify::run(args, session).await,
-        CacheCommand::Gc(args) => gc::run(args, session).await,
+        CacheCommand::Verify => verify::run(session).await,
+        CacheCommand::Gc => gc::run(session).await,
     }
 }

@@ -196,7 +196,7 @@ fn cache(status: &StatusResponse) -> Check {
                 _ => Check::warn(
                     "cache",
                     words,
-                    "free some space, or lower the budget with `cache gc --disk`",
+                    "free some space, or lower the budget: `tinygptd --cache-disk`",
                 ),
             }
         }

@@ -13,13 +13,13 @@ use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use etcetera::BaseStrategy;
 use tinygpt_proto::socket::{Origin, SocketPath};
+use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::connect::Connection;
@@ -112,50 +112,48 @@ impl Launch {
         Ok(Self { program, socket: socket.clone(), log: log_path(socket) })
     }
 
-    /// Launches the daemon and waits until one serves on the socket, its own or another client's.
+    /// Launches the daemon and waits until one serves: this one, or the one that it met.
     ///
     /// # Errors
     /// When the daemon cannot be launched, ends, or does not serve within `patience`.
     pub async fn run(&self, patience: Duration) -> Result<Connection, StartError> {
         let deadline = Instant::now() + patience;
         let (log, begin) = self.open_log()?;
-        let child = self.spawn(log)?;
-        let connection = self.connect(child, begin, deadline, patience).await?;
-        match ready::wait(&connection, deadline).await {
-            Readiness::Serving => Ok(connection),
-            Readiness::Not(state) => Err(self.not_ready(patience, state)),
+        let mut child = self.spawn(log)?;
+        let mut places = vec![self.socket.path().to_owned()];
+        let status = tokio::select! {
+            biased;
+            reached = self.reach(&places, deadline, patience) => return reached,
+            Ok(status) = child.wait() => status,
+        };
+        if status.code() != Some(BUSY) {
+            return Err(self.ended(status, begin));
         }
+        places.extend(holder::socket(&self.program).await);
+        self.reach(&places, deadline, patience).await
     }
 
-    /// Connects to whichever daemon answers first: the one just launched, or the one that it met.
-    async fn connect(
+    /// Connects to whichever daemon answers first on one of the sockets, and waits until it serves.
+    async fn reach(
         &self,
-        mut child: Child,
-        log_begin: u64,
+        places: &[PathBuf],
         deadline: Instant,
         patience: Duration,
     ) -> Result<Connection, StartError> {
-        let mut ended: Option<ExitStatus> = None;
-        let mut places = vec![self.socket.path().to_owned()];
+        let not_ready =
+            |state| StartError::NotReady { waited: patience, state, log: self.log.clone() };
         let mut pauses = Pauses::until(deadline);
-        loop {
-            if let Some(connection) = open_any(&places).await {
-                return Ok(connection);
-            }
-            match ended {
-                None => ended = child.try_wait().unwrap_or_default(),
-                Some(status) if status.code() != Some(BUSY) => {
-                    return Err(self.ended(status, log_begin));
-                }
-                Some(_) if places.len() == 1 => places.extend(holder::socket(&self.program).await),
-                Some(_) => {}
+        let connection = loop {
+            if let Some(connection) = open_any(places).await {
+                break connection;
             }
             if !pauses.pause().await {
-                return Err(match ended {
-                    Some(status) => self.ended(status, log_begin),
-                    None => self.not_ready(patience, "nobody answers on the socket".into()),
-                });
+                return Err(not_ready("nobody answers on the socket".into()));
             }
+        };
+        match ready::wait(&connection, deadline).await {
+            Readiness::Serving => Ok(connection),
+            Readiness::Not(state) => Err(not_ready(state)),
         }
     }
 
@@ -197,10 +195,6 @@ impl Launch {
             log: self.log.clone(),
             tail: tail(&self.log, log_begin).unwrap_or_default(),
         }
-    }
-
-    fn not_ready(&self, waited: Duration, state: String) -> StartError {
-        StartError::NotReady { waited, state, log: self.log.clone() }
     }
 }
 

@@ -1,6 +1,5 @@
 //! `cache verify`: everything on disk read, and its checksums compared.
 
-use clap::Args;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::VerifyRequest;
 
@@ -8,17 +7,9 @@ use crate::failure::Outcome;
 use crate::session::Session;
 use crate::{json, render};
 
-/// Reads what is on disk and compares checksums.
-#[derive(Debug, Args)]
-pub(crate) struct VerifyArgs {
-    /// Only these prompts
-    #[arg(value_name = "KEY")]
-    keys: Vec<String>,
-}
-
-pub(crate) async fn run(args: VerifyArgs, session: &Session) -> Outcome {
+pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
-    let request = session.request(VerifyRequest { keys: args.keys });
+    let request = session.request(VerifyRequest { keys: Vec::new() });
     let read = session.accept(connection.cache().verify(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.verify/1", "VerifyResponse", &read))?;

@@ -197,8 +197,8 @@ impl Source {
             context: model.context(),
             vocab: model.vocab(),
             file_bytes,
-            weight_bytes: total(model.as_ref(), Matrix::bytes),
-            parameters: total(model.as_ref(), |matrix| matrix.n() * matrix.k()),
+            weight_bytes: total(model.as_ref(), Matrix::bytes, size_of::<f32>()),
+            parameters: total(model.as_ref(), |matrix| matrix.n() * matrix.k(), 1),
             load,
             heads: model.heads(),
             vocabulary: checkpoint.vocabulary,
@@ -211,9 +211,11 @@ impl Source {
     }
 }
 
-/// A sum over all weight matrices.
-fn total(model: &dyn Model, of: impl Fn(&Matrix) -> usize) -> u64 {
-    model.matrices().into_iter().map(of).sum::<usize>() as u64
+/// A sum over all weights: `of` each matrix, `each` element of a vector.
+fn total(model: &dyn Model, of: impl Fn(&Matrix) -> usize, each: usize) -> u64 {
+    let matrices: usize = model.matrices().into_iter().map(of).sum();
+    let elements: usize = model.vectors().into_iter().map(<[f32]>::len).sum();
+    (matrices + each * elements) as u64
 }
 
 fn map_whole(file: &File, size: u64) -> io::Result<Map> {

@@ -3,7 +3,7 @@
 
 use tinygpt_kernels::{Matrix, Pool, act};
 
-use super::load::{GptBlock, GptWeights};
+use super::load::{GptBlock, GptWeights, Linear, Norm};
 use super::{Batch, Model, ops};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -53,6 +53,10 @@ impl Gpt {
     }
 }
 
+fn linears(block: &GptBlock) -> [&Linear; 6] {
+    [&block.q, &block.k, &block.v, &block.o, &block.fc_in, &block.fc_out]
+}
+
 impl Model for Gpt {
     fn width(&self) -> usize {
         self.weights.config.width
@@ -71,10 +75,17 @@ impl Model for Gpt {
     }
 
     fn matrices(&self) -> Vec<&Matrix> {
-        let blocks = self.weights.blocks.iter().flat_map(|b| {
-            [&b.q, &b.k, &b.v, &b.o, &b.fc_in, &b.fc_out].map(|linear| &linear.weight)
-        });
+        let linears = self.weights.blocks.iter().flat_map(linears);
+        let blocks = linears.map(|linear| &linear.weight);
         std::iter::once(&self.weights.token_embedding).chain(blocks).collect()
+    }
+
+    fn vectors(&self) -> Vec<&[f32]> {
+        let GptWeights { position_embedding, final_norm, blocks, .. } = &self.weights;
+        let norms =
+            blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]).chain([final_norm]);
+        let biases = blocks.iter().flat_map(linears).filter_map(|linear| linear.bias.as_deref());
+        norms.flat_map(Norm::vectors).chain(biases).chain([&**position_embedding]).collect()
     }
 
     fn layers(&self) -> Vec<(LayerShape, Window)> {

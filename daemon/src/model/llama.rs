@@ -2,7 +2,7 @@
 
 use tinygpt_kernels::{Convention, Matrix, Pool, Rope, act};
 
-use super::load::{LlamaBlock, LlamaWeights, RopeLayout};
+use super::load::{Linear, LlamaBlock, LlamaWeights, Norm, RopeLayout};
 use super::{Batch, Model, ops};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -54,6 +54,10 @@ impl Llama {
     }
 }
 
+fn linears(block: &LlamaBlock) -> [&Linear; 7] {
+    [&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down]
+}
+
 impl Model for Llama {
     fn width(&self) -> usize {
         self.weights.config.width
@@ -72,11 +76,18 @@ impl Model for Llama {
     }
 
     fn matrices(&self) -> Vec<&Matrix> {
-        let blocks = self.weights.blocks.iter().flat_map(|b| {
-            [&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(|linear| &linear.weight)
-        });
+        let linears = self.weights.blocks.iter().flat_map(linears);
+        let blocks = linears.map(|linear| &linear.weight);
         let head = self.weights.head.iter();
         std::iter::once(&self.weights.token_embedding).chain(head).chain(blocks).collect()
+    }
+
+    fn vectors(&self) -> Vec<&[f32]> {
+        let LlamaWeights { final_norm, blocks, .. } = &self.weights;
+        let norms =
+            blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]).chain([final_norm]);
+        let biases = blocks.iter().flat_map(linears).filter_map(|linear| linear.bias.as_deref());
+        norms.flat_map(Norm::vectors).chain(biases).collect()
     }
 
     fn layers(&self) -> Vec<(LayerShape, Window)> {

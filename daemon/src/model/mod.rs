@@ -51,6 +51,9 @@ pub trait Model: Send {
     /// Every weight matrix.
     fn matrices(&self) -> Vec<&Matrix>;
 
+    /// Every other weight: norms, biases, learned positions.
+    fn vectors(&self) -> Vec<&[f32]>;
+
     /// The cache rows of each layer and what its queries may see.
     fn layers(&self) -> Vec<(LayerShape, Window)>;
 

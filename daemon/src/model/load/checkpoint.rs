@@ -51,6 +51,13 @@ pub struct Norm {
     pub bias: Option<Vec<f32>>,
 }
 
+impl Norm {
+    /// Its weights.
+    pub(in crate::model) fn vectors(&self) -> impl Iterator<Item = &[f32]> {
+        std::iter::once(&*self.weight).chain(self.bias.as_deref())
+    }
+}
+
 /// Dimensions of a TinyGPT model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptConfig {
