@@ -14,8 +14,12 @@ use std::time::{Duration, Instant};
 use rustix::io::{FdFlags, fcntl_setfd};
 use tinygpt_tests::process::{Home, PATIENCE, Started, tinygptd};
 
+/// Descriptors are handed over by number: no other test may start processes meanwhile.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test]
 async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
+    let _alone = ALONE.lock().await;
     let home = Home::new();
     let listener = UnixListener::bind(home.socket()).unwrap();
     let mut daemon = Started::new(handed(&listener, &home.daemon()).stderr(home.log()));
@@ -27,6 +31,7 @@ async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
 
 #[tokio::test]
 async fn the_first_connection_starts_the_daemon() {
+    let _alone = ALONE.lock().await;
     let home = Home::new();
     let mut activate = Command::new("systemd-socket-activate");
     let daemon = home.daemon();
@@ -44,6 +49,7 @@ async fn the_first_connection_starts_the_daemon() {
 
 #[tokio::test]
 async fn systemd_is_told_of_readiness_and_of_the_end() {
+    let _alone = ALONE.lock().await;
     let home = Home::new();
     let notified = Notified::new(&home);
     let mut daemon = Started::new(home.daemon().env("NOTIFY_SOCKET", home.path("notify")));
@@ -55,6 +61,7 @@ async fn systemd_is_told_of_readiness_and_of_the_end() {
 
 #[test]
 fn the_watchdog_is_fed_while_the_engine_beats() {
+    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let notified = Notified::new(&home);
     let mut command = home.daemon();
@@ -66,6 +73,7 @@ fn the_watchdog_is_fed_while_the_engine_beats() {
 
 #[test]
 fn installing_writes_absolute_paths_and_has_systemd_listen() {
+    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let installed = with_fake_systemctl(&home, &["install", "--model", "a=m.gguf"]);
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
