@@ -125,7 +125,7 @@ impl Home {
 /// When it cannot be run, or hangs.
 pub fn finish(command: &mut Command, input: &[u8]) -> Answer {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut child = spawn(command).unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let pid = Pid::from_child(&child);
     // A client that does not want its input may be gone already.
     let _ = child.stdin.take().unwrap().write_all(input);
@@ -138,6 +138,20 @@ pub fn finish(command: &mut Command, input: &[u8]) -> Answer {
     drop(ended);
     assert!(!watch.join().unwrap(), "hangs: {command:?}: {}", words(&output.stderr));
     Answer::from(output)
+}
+
+/// Starts a command. A program that was just copied is busy for as long as another test's child,
+/// forked meanwhile, holds the copy open.
+fn spawn(command: &mut Command) -> std::io::Result<std::process::Child> {
+    for _ in 0..100 {
+        match command.spawn() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                thread::sleep(std::time::Duration::from_millis(20));
+            }
+            spawned => return spawned,
+        }
+    }
+    command.spawn()
 }
 
 impl From<Output> for Answer {
