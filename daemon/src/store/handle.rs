@@ -59,8 +59,9 @@ impl StoreHandle {
         self.shared.catalogue().declare(family.fingerprint, family.fields);
     }
 
-    /// Calls `hook` when the disk is full of segments whose blocks others hold: with the keys of
-    /// blocks that should be let go of. It is called on the writer's thread and must not wait.
+    /// Calls `hook` when the disk is full of segments whose blocks others hold, or when as many
+    /// are mapped as may be: with the keys of blocks that should be let go of. It is called on a
+    /// thread of the store, which then waits for a moment, and must not wait itself.
     pub fn on_pressure(&self, hook: impl Fn(&[BlockKey]) + Send + Sync + 'static) {
         self.shared.catalogue().pressure.push(Arc::new(hook));
     }
@@ -92,8 +93,13 @@ impl StoreHandle {
             shared.tally.dropped_writes.add(1);
             return false;
         }
-        shared.tally.queue_bytes.add(queued.bytes);
-        self.orders.send(Order::Save(Box::new(queued))).is_ok()
+        let bytes = queued.bytes;
+        shared.tally.queue_bytes.add(bytes);
+        let sent = self.orders.send(Order::Save(Box::new(queued))).is_ok();
+        if !sent {
+            shared.tally.queue_bytes.sub(bytes);
+        }
+        sent
     }
 
     /// The nearest relative of a prompt that missed. One look at the catalogue.

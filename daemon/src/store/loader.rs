@@ -13,6 +13,7 @@ use super::contents::expect_name;
 use super::damage::{Damage, Fault};
 use super::mappings::Mapping;
 use super::name::Name;
+use super::room::waits;
 use super::segment::{self, Header};
 use super::shared::Shared;
 use super::shelf::{Branches, common};
@@ -65,7 +66,15 @@ impl Shared {
             None => open(&File::open(path)?)?,
         };
         expect_name(name, mapping.header.name())?;
-        self.keep(id, Arc::new(mapping))
+        let mapping = Arc::new(mapping);
+        let mut asked_back = None;
+        loop {
+            match self.keep(id, Arc::clone(&mapping)) {
+                Err(Fault::Mappings(_))
+                    if waits(*asked_back.get_or_insert_with(|| self.ask_back_mappings())) => {}
+                kept => return kept,
+            }
+        }
     }
 
     fn keep(&self, id: FileId, mapping: Arc<Mapping>) -> Result<Arc<Mapping>, Fault> {

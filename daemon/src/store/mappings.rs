@@ -2,7 +2,8 @@
 //!
 //! A mapping lives as long as someone holds it. The store keeps the most recently used ones; the
 //! blocks that it hands out keep theirs. Closing a mapping that is in use elsewhere would free
-//! nothing, so only unused ones make room, and when there are none the newcomer is refused.
+//! nothing, so only unused ones make room. When there are none, those who hold the oldest are asked
+//! to let go, and if they do not, the newcomer is refused.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +93,11 @@ impl Mappings {
             Some(mapping) => used_elsewhere(mapping),
             None => self.live.get(&id).is_some_and(|map| map.strong_count() > 0),
         }
+    }
+
+    /// The mappings that were used least recently.
+    pub(super) fn oldest(&self, most: usize) -> Vec<FileId> {
+        self.kept.iter().rev().map(|(id, _)| *id).take(most).collect()
     }
 
     /// Mappings alive, and bytes of files that are unlinked and still mapped.

@@ -3,15 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::catalogue::{Catalogue, Farewell, FileId};
-use super::contents::nanoseconds;
+use super::catalogue::{Farewell, FileId};
+use super::contents::{Contents, nanoseconds};
 use super::publish::Unwritten;
 use super::shared::Shared;
-use crate::kv::key::BlockKey;
 
 /// Records may hold this part of the disk budget.
 const RECORD_SHARE: u64 = 20;
-/// Mapped segments asked back at once when nothing else can be evicted.
+/// Mapped segments asked back at once.
 const ASKED_BACK: usize = 64;
 
 /// Bytes that are accounted for and not yet written; dropping it ends the reservation.
@@ -85,7 +84,7 @@ impl Shared {
             match victim {
                 Some(Victim::File(id)) => self.evict(id),
                 Some(Victim::Bad(path)) => _ = std::fs::remove_file(path),
-                None if self.waits(*asked_back.get_or_insert_with(|| self.ask_back())) => {}
+                None if waits(*asked_back.get_or_insert_with(|| self.ask_back_files())) => {}
                 None => return Err(no_room),
             }
         }
@@ -130,28 +129,38 @@ impl Shared {
         self.tally.evictions.add(1);
     }
 
-    /// Tells everyone who holds mapped blocks which ones keep the disk from being freed.
-    fn ask_back(&self) -> Instant {
+    /// Asks for the segments back that eviction would take next if nobody used them.
+    fn ask_back_files(&self) -> Instant {
+        let oldest = self.catalogue().oldest_in_use(ASKED_BACK);
+        self.ask_back(&oldest)
+    }
+
+    /// Asks for the segments back that were mapped the longest ago.
+    pub(super) fn ask_back_mappings(&self) -> Instant {
+        let oldest = self.catalogue().mappings.oldest(ASKED_BACK);
+        self.ask_back(&oldest)
+    }
+
+    /// Asks everyone who holds blocks of these segments to let go of them. Returns until when it
+    /// is worth waiting for that.
+    fn ask_back(&self, ids: &[FileId]) -> Instant {
         let (keys, hooks) = {
             let catalogue = self.catalogue();
-            (keys_in_use(&catalogue), catalogue.pressure.clone())
+            let contents = ids.iter().filter_map(|id| catalogue.entry(*id)?.contents.as_ref());
+            let keys: Vec<_> = contents.flat_map(Contents::keys).copied().collect();
+            (keys, catalogue.pressure.clone())
         };
         hooks.iter().for_each(|hook| hook(&keys));
         let nobody = hooks.is_empty() || keys.is_empty();
         Instant::now() + if nobody { Duration::ZERO } else { self.tuning.patience }
     }
-
-    fn waits(&self, until: Instant) -> bool {
-        let waits = Instant::now() < until;
-        if waits {
-            thread::sleep(Duration::from_millis(5));
-        }
-        waits
-    }
 }
 
-fn keys_in_use(catalogue: &Catalogue) -> Vec<BlockKey> {
-    let ids = catalogue.oldest_in_use(ASKED_BACK);
-    let contents = ids.iter().filter_map(|id| catalogue.entry(*id)?.contents.as_ref());
-    contents.flat_map(|contents| contents.keys()).copied().collect()
+/// Waits for a moment, unless it is too late.
+pub(super) fn waits(until: Instant) -> bool {
+    let waits = Instant::now() < until;
+    if waits {
+        thread::sleep(Duration::from_millis(5));
+    }
+    waits
 }

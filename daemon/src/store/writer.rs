@@ -225,10 +225,11 @@ impl Shared {
     fn drop_covered(&self, save: &Queued) {
         let covered: Vec<_> = {
             let catalogue = self.catalogue();
-            save.blocks
-                .iter()
-                .flat_map(|block| catalogue.covered(&save.family.fingerprint, block))
-                .collect()
+            let fingerprint = &save.family.fingerprint;
+            let Some(shelf) = catalogue.shelf(fingerprint) else { return };
+            let written = |block: &&Arc<Block>| catalogue.place(shelf, &block.key).is_some();
+            let blocks = save.blocks.iter().filter(written);
+            blocks.flat_map(|block| catalogue.covered(fingerprint, block)).collect()
         };
         covered.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
     }

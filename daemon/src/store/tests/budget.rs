@@ -254,3 +254,26 @@ fn no_more_segments_are_mapped_than_may_be() {
     assert_eq!(held.iter().filter(|restored| restored.blocks.len() == 2).count(), 3);
     assert!(held.iter().all(|restored| !restored.corrupt && !restored.io_error));
 }
+
+#[test]
+fn holders_of_the_oldest_mappings_are_asked_to_let_go_when_there_are_too_many() {
+    use std::sync::{Arc, Mutex};
+    let mut kit = Kit::with(|settings, _| settings.mappings = 3);
+    for seed in 1..=6 {
+        kit.save(&prompt(seed, 70));
+    }
+    kit.reopen();
+    let index = Arc::new(Mutex::new(Vec::new()));
+    let held = Arc::clone(&index);
+    kit.handle.on_pressure(move |keys| {
+        held.lock()
+            .unwrap()
+            .retain(|block: &Arc<crate::kv::block::Block>| !keys.contains(&block.key));
+    });
+    for seed in 1..=6 {
+        let restored = kit.restore(&prompt(seed, 70));
+        assert_eq!(restored.blocks.len(), 2);
+        index.lock().unwrap().extend(restored.blocks);
+        assert!(kit.handle.stats().mapped_segments <= 3);
+    }
+}

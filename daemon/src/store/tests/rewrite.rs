@@ -148,6 +148,18 @@ fn a_tail_that_a_block_covers_is_dropped_and_a_complete_record_is_not() {
 }
 
 #[test]
+fn a_tail_stays_when_the_block_that_covers_it_could_not_be_written() {
+    let kit = Kit::new();
+    let tokens = prompt(1, 128);
+    kit.save_with(&tokens[..70], |save| {
+        save.record = Some(record(&save.family, &tokens[..70], false).into());
+    });
+    kit.tuning.disk.store(0, std::sync::atomic::Ordering::Relaxed);
+    kit.save_with(&tokens, |save| save.record = None);
+    assert_eq!(kit.found(&tokens[..70]), (2, true));
+}
+
+#[test]
 fn a_record_with_a_hidden_state_is_never_superseded_by_one_without() {
     let kit = Kit::new();
     let tokens = prompt(1, 70);
