@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
+use tinygpt_proto::VERSION_HEADER;
+use tinygpt_proto::v1::{CacheServiceGetRequest, StatusRequest};
 use tinygpt_tests::process::{Home, Started};
 use tinygpt_tests::prompts::long;
 
@@ -40,6 +43,17 @@ fn status_tells_what_the_daemon_is_and_does() {
             .any(|line| line.starts_with("version") && line.ends_with(env!("CARGO_PKG_VERSION")))
     );
     assert_eq!(table.stderr, "", "client and daemon are of one version");
+}
+
+#[tokio::test]
+async fn every_answer_tells_the_daemons_version() {
+    let (home, _daemon, _) = warmed(64);
+    let connection = Connection::open_path(&home.socket()).await.unwrap();
+    let known = connection.admin().status(StatusRequest {}).await.unwrap();
+    let unknown = connection.cache().get(CacheServiceGetRequest { key: "abcdef".into() }).await;
+    for metadata in [known.metadata(), unknown.unwrap_err().metadata()] {
+        assert_eq!(metadata.get(VERSION_HEADER).unwrap(), env!("CARGO_PKG_VERSION"));
+    }
 }
 
 #[test]

@@ -10,14 +10,18 @@ use tinygpt_proto::v1::admin_service_server::AdminServiceServer;
 use tinygpt_proto::v1::cache_service_server::CacheServiceServer;
 use tinygpt_proto::v1::inference_service_server::InferenceServiceServer;
 use tinygpt_proto::v1::model_service_server::ModelServiceServer;
-use tinygpt_proto::{FILE_DESCRIPTOR_SET, MAX_MESSAGE_BYTES};
+use tinygpt_proto::{FILE_DESCRIPTOR_SET, MAX_MESSAGE_BYTES, VERSION_HEADER};
 use tokio::net::UnixStream;
 use tokio::time::sleep;
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderValue, Response};
 use tonic::service::InterceptorLayer;
+use tonic::service::interceptor::ResponseBody;
 use tonic::transport::Server;
 use tonic_reflection::server::Builder;
+use tower::util::MapResponseLayer;
 
 use super::authority::AuthorityStream;
 use super::grpc::{Admin, Cache, Inference, Models};
@@ -94,6 +98,7 @@ pub async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
+        .layer(MapResponseLayer::new(with_version::<ResponseBody<Body>>))
         .layer(InterceptorLayer::new(Peer::check::<()>))
         .add_service(sized!(InferenceServiceServer::new(Inference(Arc::clone(&daemon)))))
         .add_service(sized!(CacheServiceServer::new(Cache(Arc::clone(&daemon)))))
@@ -158,6 +163,13 @@ impl Daemon {
             sleep(limit - idle).await;
         }
     }
+}
+
+/// Every answer tells which version gave it.
+fn with_version<B>(mut response: Response<B>) -> Response<B> {
+    let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
+    response.headers_mut().insert(VERSION_HEADER, version);
+    response
 }
 
 /// Describes our protocol and the health protocol; reflection describes itself.
