@@ -108,6 +108,13 @@ impl Mappings {
         (self.live.len() + self.unlinked.len(), bytes)
     }
 
+    /// Bytes of everything that is mapped.
+    pub(super) fn bytes(&self) -> u64 {
+        let unlinked = self.unlinked.iter().map(|(map, _)| map);
+        let maps = self.live.values().chain(unlinked).filter_map(Weak::upgrade);
+        maps.map(|map| map.len() as u64).sum()
+    }
+
     fn make_room(&mut self) -> Result<(), usize> {
         if self.live.len() + self.unlinked.len() < self.limit {
             return Ok(());
@@ -179,7 +186,7 @@ mod tests {
         mappings.keep(FileId(0), mapping(&file)).unwrap();
         let user = Arc::clone(&mappings.find(FileId(0)).unwrap().map);
         mappings.unlink(FileId(0), 4);
-        assert_eq!(mappings.count(), (1, 4));
+        assert_eq!((mappings.count(), mappings.bytes()), ((1, 4), 4));
         assert_eq!(mappings.keep(FileId(1), mapping(&file)), Err(1));
         drop(user);
         assert_eq!(mappings.count(), (0, 0));

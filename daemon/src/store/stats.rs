@@ -26,6 +26,8 @@ pub struct Stats {
     pub record_bytes: u64,
     /// Segments that are mapped.
     pub mapped_segments: u64,
+    /// Bytes of all mapped files.
+    pub mapped_bytes: u64,
     /// Bytes of unlinked files that are still mapped.
     pub unlinked_bytes: u64,
     /// Bytes written in the last 24 hours.
@@ -153,6 +155,7 @@ impl Shared {
             budget: self.settings.disk_budget,
             record_bytes: catalogue.record_bytes(),
             mapped_segments: mapped as u64,
+            mapped_bytes: catalogue.mappings.bytes(),
             unlinked_bytes,
             written_today: tally.writes.today(),
             daily_writes: self.settings.daily_writes,
