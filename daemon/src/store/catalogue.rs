@@ -41,6 +41,8 @@ pub(super) struct Entry {
     pub(super) used: u64,
     /// Whether this process made the file durable.
     pub(super) synced: bool,
+    /// Whether someone is setting the file aside.
+    claimed: bool,
 }
 
 /// Why a file leaves the catalogue.
@@ -168,6 +170,16 @@ impl Catalogue {
         self.damaged.iter()
     }
 
+    /// A file is damaged. Whether the caller is the first to say so and is to set it aside; from
+    /// now on a prompt that misses the file is told.
+    pub(super) fn claim_damaged(&mut self, id: FileId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else { return false };
+        if self.damaged.len() < DAMAGED {
+            self.damaged.insert((entry.family, entry.name));
+        }
+        !std::mem::replace(&mut entry.claimed, true)
+    }
+
     /// A prompt is told of quarantined files. Whether there were any.
     pub(super) fn tell_damaged(&mut self, files: &[(ShortKey, Name)]) -> bool {
         let told = files.iter().filter(|file| self.damaged.remove(file));
@@ -178,7 +190,15 @@ impl Catalogue {
     pub(super) fn add(&mut self, family: ShortKey, name: Name) -> FileId {
         let id = FileId(self.next);
         self.next += 1;
-        let entry = Entry { family, name, contents: None, bytes: 0, used: 0, synced: false };
+        let entry = Entry {
+            family,
+            name,
+            contents: None,
+            bytes: 0,
+            used: 0,
+            synced: false,
+            claimed: false,
+        };
         self.entries.insert(id, entry);
         self.shelf_mut(family).add(name, id);
         self.unread.insert(id);
@@ -348,9 +368,6 @@ impl Catalogue {
     }
 
     fn remember(&mut self, entry: &Entry, farewell: Farewell) {
-        if farewell == Farewell::Quarantined && self.damaged.len() < DAMAGED {
-            self.damaged.insert((entry.family, entry.name));
-        }
         let Some(fields) = self.fields(entry.family) else { return };
         let identity = fields.identity;
         for mark in entry.contents.iter().flat_map(Contents::marks) {

@@ -149,13 +149,20 @@ impl Shared {
         while self.read_some_headers(HEADERS) {}
     }
 
-    /// Unlinks a file and forgets it.
+    /// Unlinks a file and forgets it; a family's last one takes its directory along.
     pub(super) fn discard(&self, id: FileId, farewell: Farewell) {
-        let Some((.., path)) = self.locate(id) else { return };
+        let Some((family, _, path)) = self.locate(id) else { return };
         if let Err(error) = fs::remove_file(&path) {
             tracing::warn!(path = %path.display(), %error, "cannot unlink a cache file");
         }
-        self.catalogue().forget(id, farewell);
+        let mut catalogue = self.catalogue();
+        catalogue.forget(id, farewell);
+        let is_empty = catalogue.shelf_mut(family).is_empty();
+        drop(catalogue);
+        if is_empty {
+            // Fails, as it should, while something is in it that the catalogue does not know.
+            let _ = fs::remove_dir(self.dir(family));
+        }
     }
 
     /// Deals with a file that did not help: a damaged one is set aside and never tried again.
@@ -175,23 +182,23 @@ impl Shared {
 
     fn quarantine(&self, id: FileId, damage: &Damage) {
         let Some((.., path)) = self.locate(id) else { return };
+        if !self.catalogue().claim_damaged(id) {
+            // Another thread is at it; for this one the file is gone.
+            return self.catalogue().forget(id, Farewell::Quarantined);
+        }
+        self.tally.quarantined.add(1);
+        tracing::warn!(path = %path.display(), %damage, "a damaged cache file is set aside");
         let mut aside = path.clone().into_os_string();
         aside.push(QUARANTINED);
         let aside = PathBuf::from(aside);
         let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-        let moved = fs::rename(&path, &aside);
-        if moved.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
-            // Another thread found the damage first.
-            return self.catalogue().forget(id, Farewell::Quarantined);
-        }
-        if moved.is_err() {
+        let moved = fs::rename(&path, &aside).is_ok();
+        if !moved {
             // It must not be tried again; whether it is kept matters less.
             let _ = fs::remove_file(&path);
         }
-        tracing::warn!(path = %path.display(), %damage, "quarantined a damaged cache file");
-        self.tally.quarantined.add(1);
         let mut catalogue = self.catalogue();
-        if moved.is_ok() {
+        if moved {
             catalogue.bad.push((aside, bytes));
         }
         catalogue.forget(id, Farewell::Quarantined);

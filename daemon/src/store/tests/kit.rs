@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -108,6 +108,15 @@ impl Kit {
         let asked = asked(&self.family, tokens, from);
         let key = record(&self.family, tokens, false).key;
         self.handle.may_have(&asked, Some(key))
+    }
+
+    /// Waits for what another thread is about to do.
+    pub(super) fn wait_until(&self, done: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !done(self) {
+            assert!(Instant::now() < deadline, "it never came about");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Paths of all files below the version's directory.

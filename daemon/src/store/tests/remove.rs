@@ -28,6 +28,8 @@ fn a_removed_prompt_leaves_nothing_behind() {
     assert_eq!(remove(&kit, &tokens), (3, 1));
     assert!(!kit.may_have(&tokens, 0));
     assert_eq!((kit.files_with("tgkv").len(), kit.files_with("tgrec").len()), (0, 0));
+    let dir = kit.settings.dir.join("v1").join(kit.family.fingerprint.short().to_string());
+    assert!(!dir.exists());
     let (fields, head) = (kit.family.fields, head_digest(&tokens));
     assert_eq!(kit.handle.relative(&Lookalike { fields, head, text: None }), None);
     expect(&mut kit, &[(&tokens, (0, false))]);
