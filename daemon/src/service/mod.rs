@@ -5,8 +5,8 @@
 //! with an engine; the engine's events become messages again.
 //!
 //! Reading order: [`authority`] and [`peer`] are about who may come in, [`models`] about what they
-//! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; `transcript` and
-//! [`stream`] follow the answer out. [`grpc`] has a file for each service and each larger RPC,
+//! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
+//! the answer out. [`grpc`] has a file for each service and each larger RPC,
 //! `health` tells the world whether all this works, [`refusal`] lists everything that is said
 //! when it does not.
 //!
@@ -28,7 +28,6 @@ pub mod refusal;
 mod serve;
 pub mod stream;
 pub mod tally;
-mod transcript;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

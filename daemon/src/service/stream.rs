@@ -19,9 +19,9 @@ use super::convert::reply::{self, Reused};
 use super::order::Running;
 use super::refusal::Refusal;
 use super::tally::Flight;
-use super::transcript::Transcript;
 use crate::engine::Event;
 use crate::engine::job::{Admitted, Done, Persist, Token};
+use crate::text::Transcript;
 
 /// Most bytes that wait for one client.
 const MOST_PENDING: usize = 1 << 20;
@@ -72,7 +72,7 @@ async fn pump<R>(
                 if let Some(message) = pending.pop() {
                     permit.send(Ok(wrap(message)));
                 }
-                }
+            }
             () = client.closed(), if pending.is_empty() => return,
             event = running.next(), if open && pending.has_room() => match event {
                 Ok(event) => {

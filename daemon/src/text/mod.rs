@@ -6,7 +6,8 @@
 //! ever does.
 //!
 //! Ids become text in three steps, each usable alone: bytes of a token, whole UTF-8 characters
-//! ([`Detokenizer`]), text that cannot begin a stop string any more ([`StopStrings`]).
+//! ([`Detokenizer`]), text that cannot begin a stop string any more ([`StopStrings`]). A
+//! [`Transcript`] is all three.
 //! Whatever the split into tokens or pushes, the concatenation of the pieces is the text of the
 //! whole.
 
@@ -16,8 +17,10 @@ pub mod detokenize;
 mod pre;
 pub mod stop;
 pub mod tokenizer;
+pub mod transcript;
 
 pub use self::bpe::TokenizerError;
 pub use self::detokenize::Detokenizer;
 pub use self::stop::{StopConstraint, StopStrings, Stopped};
 pub use self::tokenizer::{Special, Tokenizer};
+pub use self::transcript::Transcript;

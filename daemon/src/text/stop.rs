@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::detokenize::Detokenizer;
 use super::tokenizer::Tokenizer;
+use super::transcript::Transcript;
 use crate::engine::constraint::{Constraint, Mask, Verdict};
 
 /// Watches a stream of text for the first of several strings.
@@ -22,13 +22,8 @@ pub struct StopStrings {
 pub enum Stopped {
     /// Text that no stop string can cut any more; may be empty.
     Text(String),
-    /// A stop string is complete.
-    Stop {
-        /// What remains before it.
-        text: String,
-        /// The string.
-        matched: String,
-    },
+    /// A stop string is complete; what remains before it.
+    Stop(String),
 }
 
 impl StopStrings {
@@ -41,10 +36,9 @@ impl StopStrings {
     /// Takes text. After a stop there is nothing more to push.
     pub fn push(&mut self, text: &str) -> Stopped {
         self.held.push_str(text);
-        if let Some((start, matched)) = self.first() {
-            let matched = matched.to_owned();
+        if let Some(start) = self.first() {
             self.held.truncate(start);
-            return Stopped::Stop { text: std::mem::take(&mut self.held), matched };
+            return Stopped::Stop(std::mem::take(&mut self.held));
         }
         let kept = self.held.split_off(self.held.len() - self.beginning());
         Stopped::Text(std::mem::replace(&mut self.held, kept))
@@ -55,13 +49,13 @@ impl StopStrings {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the first stop string starts, and which it is.
-    fn first(&self) -> Option<(usize, &str)> {
+    /// Where the first stop string starts.
+    fn first(&self) -> Option<usize> {
         let found = self.strings.iter().filter_map(|string| {
             let start = self.held.find(string.as_str())?;
-            Some((start + string.len(), start, string.as_str()))
+            Some((start + string.len(), start))
         });
-        found.min().map(|(_, start, string)| (start, string))
+        found.min().map(|(_, start)| start)
     }
 
     /// Bytes at the end of `held` that begin a stop string, at most.
@@ -76,17 +70,14 @@ impl StopStrings {
 
 /// Stops a sequence at its first stop string.
 ///
-/// The engine keeps the tokens; whoever shows their text cuts it with [`StopStrings`] of its own.
+/// The engine keeps the tokens; whoever shows their text has a [`Transcript`] of its own.
 #[derive(Debug)]
-pub struct StopConstraint {
-    tokens: Detokenizer,
-    strings: StopStrings,
-}
+pub struct StopConstraint(Transcript);
 
 impl StopConstraint {
     /// Watches the text of a sequence's tokens for `strings`.
     pub fn new(tokenizer: Arc<Tokenizer>, strings: Vec<String>) -> Self {
-        Self { tokens: Detokenizer::new(tokenizer), strings: StopStrings::new(strings) }
+        Self(Transcript::new(tokenizer, strings))
     }
 }
 
@@ -94,10 +85,9 @@ impl Constraint for StopConstraint {
     fn mask(&self, _: &mut Mask) {}
 
     fn accept(&mut self, token: u32) -> Verdict {
-        match self.tokens.push(token).map(|text| self.strings.push(&text)) {
-            Some(Stopped::Stop { .. }) => Verdict::Stop,
-            _ => Verdict::Continue,
-        }
+        // Whoever shows the text has it from its own transcript.
+        let _ = self.0.push(token);
+        if self.0.has_stopped() { Verdict::Stop } else { Verdict::Continue }
     }
 }
 
@@ -110,17 +100,17 @@ mod tests {
         StopStrings::new(strings.iter().map(|&string| string.into()).collect())
     }
 
-    /// The text given out, and the stop string that ended it.
-    fn stream(strings: &[&str], pushes: &[&str]) -> (String, Option<String>) {
+    /// The text given out, and whether a stop string ended it.
+    fn stream(strings: &[&str], pushes: &[&str]) -> (String, bool) {
         let mut stops = stops(strings);
         let mut given = String::new();
         for push in pushes {
             match stops.push(push) {
                 Stopped::Text(text) => given += &text,
-                Stopped::Stop { text, matched } => return (given + &text, Some(matched)),
+                Stopped::Stop(text) => return (given + &text, true),
             }
         }
-        (given + &stops.finish(), None)
+        (given + &stops.finish(), false)
     }
 
     #[test]
@@ -129,14 +119,13 @@ mod tests {
         assert_eq!(stops.push("hi\nUs"), Stopped::Text("hi".into()));
         assert_eq!(stops.push("ed"), Stopped::Text("\nUsed".into()));
         assert_eq!(stops.push("\n"), Stopped::Text(String::new()));
-        let (text, matched) = (String::new(), "\nUser:".into());
-        assert_eq!(stops.push("User: x"), Stopped::Stop { text, matched });
+        assert_eq!(stops.push("User: x"), Stopped::Stop(String::new()));
     }
 
     #[test]
     fn the_string_that_is_complete_first_wins_and_then_the_longer() {
-        assert_eq!(stream(&["abcd", "bc"], &["xabcd"]), ("xa".into(), Some("bc".into())));
-        assert_eq!(stream(&["bc", "abc"], &["xabc"]), ("x".into(), Some("abc".into())));
+        assert_eq!(stream(&["abcd", "bc"], &["xabcd"]), ("xa".into(), true));
+        assert_eq!(stream(&["bc", "abc"], &["xabc"]), ("x".into(), true));
     }
 
     #[test]
@@ -146,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_stop_string_inside_a_multibyte_text_cuts_at_characters() {
-        assert_eq!(stream(&["é!"], &["aé", "é!b"]), ("aé".into(), Some("é!".into())));
+        assert_eq!(stream(&["é!"], &["aé", "é!b"]), ("aé".into(), true));
     }
 
     #[test]
@@ -169,11 +158,10 @@ mod tests {
             let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
             let whole = stream(&strings, &[&text]);
             prop_assert_eq!(&stream(&strings, &characters), &whole);
-            let (given, matched) = whole;
-            match matched {
-                None => prop_assert_eq!(given, text),
-                Some(matched) => prop_assert!(text.starts_with(&(given + &matched))),
-            }
+            let (given, stopped) = whole;
+            let ends = strings.iter().any(|stop| text.starts_with(&(given.clone() + stop)));
+            prop_assert_eq!(stopped, ends);
+            prop_assert!(stopped || given == text);
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::text::{Detokenizer, StopStrings, Stopped, Tokenizer};
+use super::detokenize::Detokenizer;
+use super::stop::{StopStrings, Stopped};
+use super::tokenizer::Tokenizer;
 
 /// Turns generated ids into text that will not be taken back: whole characters, and no part of a
 /// stop string.
 #[derive(Debug)]
-pub(super) struct Transcript {
+pub struct Transcript {
     characters: Detokenizer,
     stops: StopStrings,
     stopped: bool,
@@ -15,13 +17,13 @@ pub(super) struct Transcript {
 
 impl Transcript {
     /// Text by `tokenizer` that ends before the first of `stops`.
-    pub(super) fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Self {
+    pub fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Self {
         let characters = Detokenizer::new(tokenizer);
         Self { characters, stops: StopStrings::new(stops), stopped: false }
     }
 
     /// Takes a token and gives the text that it makes certain.
-    pub(super) fn push(&mut self, id: u32) -> String {
+    pub fn push(&mut self, id: u32) -> String {
         match self.characters.push(id) {
             Some(text) => self.cut(&text),
             None => String::new(),
@@ -29,7 +31,7 @@ impl Transcript {
     }
 
     /// Ends the text and gives what was held back.
-    pub(super) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         let rest = self.characters.finish();
         let mut text = self.cut(&rest);
         if !self.stopped {
@@ -38,13 +40,18 @@ impl Transcript {
         text
     }
 
+    /// Whether a stop string is complete: no more text will come.
+    pub fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
     fn cut(&mut self, text: &str) -> String {
         if self.stopped {
             return String::new();
         }
         match self.stops.push(text) {
             Stopped::Text(text) => text,
-            Stopped::Stop { text, .. } => {
+            Stopped::Stop(text) => {
                 self.stopped = true;
                 text
             }
