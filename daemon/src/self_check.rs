@@ -91,7 +91,7 @@ fn next_token(
 ) -> anyhow::Result<Token> {
     let (events, mut told) = mpsc::channel(job::EVENTS);
     engine.submit(Job {
-        task: Task::Sample(whole_distribution(info.vocab)),
+        task: Task::Sample(Sampling { logprobs: Some(info.vocab), ..Sampling::greedy(1) }),
         tokens: Arc::clone(tokens),
         text: None,
         namespace,
@@ -111,24 +111,6 @@ fn next_token(
         }
     }
     None.context("the engine gave no token")
-}
-
-fn whole_distribution(vocab: usize) -> Sampling {
-    Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        logit_bias: Vec::new(),
-        seed: 0,
-        max_tokens: 1,
-        stop_tokens: Vec::new(),
-        logprobs: Some(vocab),
-        constraint: None,
-    }
 }
 
 fn bits(token: &Token) -> Vec<(u32, u32)> {

@@ -82,6 +82,27 @@ pub struct Sampling {
     pub constraint: Option<Box<dyn Constraint>>,
 }
 
+impl Sampling {
+    /// The likeliest token each time, `max_tokens` times at most, and nothing else.
+    pub fn greedy(max_tokens: u32) -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            max_tokens,
+            stop_tokens: Vec::new(),
+            logprobs: None,
+            constraint: None,
+        }
+    }
+}
+
 /// Who may reuse what this request leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Namespace {

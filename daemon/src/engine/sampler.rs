@@ -131,29 +131,11 @@ fn index(id: usize) -> u32 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn greedy(max_tokens: u32) -> Sampling {
-        Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            seed: 1,
-            max_tokens,
-            stop_tokens: Vec::new(),
-            logprobs: None,
-            constraint: None,
-        }
-    }
-
     fn hot() -> Sampling {
-        Sampling { temperature: 1.0, ..greedy(1) }
+        Sampling { temperature: 1.0, ..Sampling::greedy(1) }
     }
 
     fn drawn(logits: &[f32], sampling: &Sampling) -> Vec<usize> {
@@ -166,7 +148,7 @@ pub(super) mod tests {
 
     #[test]
     fn greedy_takes_the_lower_id_of_equals() {
-        assert_eq!(choose(&[1.0, 3.0, 3.0], &greedy(1), &[], &[], 0).id, 1);
+        assert_eq!(choose(&[1.0, 3.0, 3.0], &Sampling::greedy(1), &[], &[], 0).id, 1);
     }
 
     #[test]
@@ -202,18 +184,18 @@ pub(super) mod tests {
     #[test]
     fn penalties_push_seen_tokens_down_and_bias_pulls_up() {
         let logits = [2.0, 1.9, -1.0];
-        let repeated = Sampling { repetition_penalty: 2.0, ..greedy(1) };
+        let repeated = Sampling { repetition_penalty: 2.0, ..Sampling::greedy(1) };
         assert_eq!(choose(&logits, &repeated, &[0], &[], 0).id, 1);
-        let present = Sampling { presence_penalty: 0.5, ..greedy(1) };
+        let present = Sampling { presence_penalty: 0.5, ..Sampling::greedy(1) };
         assert_eq!(choose(&logits, &present, &[0], &[], 0).id, 0);
         assert_eq!(choose(&logits, &present, &[], &[0], 0).id, 1);
-        let biased = Sampling { logit_bias: vec![(2, 10.0)], ..greedy(1) };
+        let biased = Sampling { logit_bias: vec![(2, 10.0)], ..Sampling::greedy(1) };
         assert_eq!(choose(&logits, &biased, &[], &[], 0).id, 2);
     }
 
     #[test]
     fn log_probabilities_are_those_of_the_model_not_of_the_filters() {
-        let sampling = Sampling { logprobs: Some(2), temperature: 0.5, ..greedy(1) };
+        let sampling = Sampling { logprobs: Some(2), temperature: 0.5, ..Sampling::greedy(1) };
         let token = choose(&[0.0, 0.0], &sampling, &[], &[], 0);
         assert!((token.logprob.unwrap_or(0.0) + 2.0_f32.ln()).abs() < 1e-6);
         assert_eq!(token.top.len(), 2);

@@ -169,22 +169,9 @@ impl Ask {
     }
 }
 
+/// Every probability with every token.
 pub(crate) fn greedy(max_tokens: u32) -> Sampling {
-    Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        logit_bias: Vec::new(),
-        seed: 1,
-        max_tokens,
-        stop_tokens: Vec::new(),
-        logprobs: Some(256),
-        constraint: None,
-    }
+    Sampling { logprobs: Some(256), ..Sampling::greedy(max_tokens) }
 }
 
 impl Running {
