@@ -26,6 +26,9 @@
 mod frames;
 mod hpack;
 
+#[cfg(test)]
+pub(super) use self::frames::samples;
+
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

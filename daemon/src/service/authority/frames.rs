@@ -236,12 +236,14 @@ fn fragment(frame: &[u8]) -> Option<Range<usize>> {
 
 /// Streams for the tests of this folder.
 #[cfg(test)]
-pub(super) mod samples {
+pub(in crate::service) mod samples {
     use super::*;
 
     pub(crate) fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).expect("test frames are small").to_be_bytes();
-        let head = [length[1], length[2], length[3], kind, flags, 0, 0, 0, 1];
+        // Settings belong to no stream.
+        let stream = u8::from(kind != 4);
+        let head = [length[1], length[2], length[3], kind, flags, 0, 0, 0, stream];
         [&head, payload].concat()
     }
 
@@ -253,13 +255,14 @@ pub(super) mod samples {
 
     /// The beginning of a connection of grpcio, and what it should become.
     pub(crate) fn request() -> (Vec<u8>, Vec<u8>) {
-        let stream = |authority| {
-            let settings = frame(4, 0, &[]);
-            let headers = frame(TYPE_HEADERS, FLAG_END_HEADERS, &block(authority));
-            let data = frame(0, 1, b"50%");
-            [PREFACE, &settings[..], &headers, &data].concat()
-        };
+        let stream = |authority| connection(&block(authority), b"50%");
         (stream("tmp%2Fa.sock"), stream("tmp-2Fa.sock"))
+    }
+
+    /// A connection with one request of these headers and this body.
+    pub(crate) fn connection(headers: &[u8], body: &[u8]) -> Vec<u8> {
+        let headers = frame(TYPE_HEADERS, FLAG_END_HEADERS, headers);
+        [PREFACE, &frame(4, 0, &[])[..], &headers, &frame(0, 1, body)].concat()
     }
 }
 
