@@ -16,6 +16,12 @@ pub type BlockTokens = [u32; BLOCK];
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Digest(pub [u8; 32]);
 
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl Digest {
     /// The digest of `bytes` in the domain of `field`.
     pub fn of(field: &str, bytes: &[u8]) -> Self {
@@ -187,7 +193,7 @@ macro_rules! hex_names {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                Digest(self.0).fmt(f)
             }
         }
 

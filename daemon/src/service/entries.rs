@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Daemon;
-use super::grpc::ask;
+use super::convert::reply::count;
+use super::inquire::ask;
 use super::models::{Readiness, Served};
 use super::peer::Peer;
-use super::refusal::Refusal;
+use super::refusal::{Count, Refusal};
 use crate::engine::handle::Held;
 use crate::kv::codec::Codec;
 use crate::kv::key::{BlockKey, Digest, Fields, Fingerprint, RecordKey, chain};
@@ -98,7 +99,7 @@ impl Daemon {
                 if held.fields.identity != identity {
                     continue;
                 }
-                let length = u32::try_from(held.tokens.len()).unwrap_or(u32::MAX);
+                let length = count(held.tokens.len());
                 let mut entry = Entry::new(held.key, length, held.fields, &models);
                 entry.tokens = Some(held.tokens.clone());
                 entry.memory = Some(held);
@@ -127,7 +128,7 @@ impl Daemon {
         }
         let mut found = self.entries(peer).await?;
         found.retain(|entry| entry.key.to_string().starts_with(&prefix));
-        let count = found.len().into();
+        let count = Count::from(found.len());
         match (found.pop(), found.is_empty()) {
             (None, _) => Err(Refusal::UnknownKey { key: prefix }),
             (Some(entry), true) => Ok(entry),

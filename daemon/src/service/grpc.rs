@@ -15,14 +15,10 @@ mod warm;
 
 use std::sync::Arc;
 
-use tokio::task::spawn_blocking;
-
 use super::Daemon;
 use super::order::{Order, Running};
 use super::refusal::Refusal;
 use super::tally::Flight;
-use crate::engine::EngineHandle;
-use crate::engine::handle::Refused;
 use crate::engine::job::Failure;
 
 /// `InferenceService`.
@@ -53,19 +49,5 @@ impl Daemon {
         let placed = order.place(slot).await;
         let running = placed.inspect_err(|_| flight.failed())?;
         Ok((running, flight))
-    }
-}
-
-/// Asks an engine something that it answers between two steps, off the runtime.
-pub(super) async fn ask<T: Send + 'static>(
-    engine: &EngineHandle,
-    question: impl FnOnce(&EngineHandle) -> Result<T, Refused> + Send + 'static,
-) -> Result<T, Refusal> {
-    let asked = engine.clone();
-    let answer = spawn_blocking(move || question(&asked)).await;
-    match answer {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(refused)) => Err(Refusal::from_submit(refused, engine.name())),
-        Err(_) => Err(Refusal::Stopped { name: engine.name().to_owned() }),
     }
 }

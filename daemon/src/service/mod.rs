@@ -6,20 +6,21 @@
 //!
 //! Reading order: [`authority`] and [`peer`] are about who may come in, [`models`] about what they
 //! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
-//! the answer out. [`grpc`] has a file for each service and each larger RPC,
-//! `health` tells the world whether all this works, [`refusal`] lists everything that is said
-//! when it does not.
+//! the answer out. [`grpc`] has a file for each service and each larger RPC; what they ask engines
+//! and the store beside orders is in `inquire`. `health` tells the world whether all this works,
+//! [`refusal`] lists everything that is said when it does not.
 //!
 //! Invariants: no request reaches an engine whose peer is not the daemon's own user; no text or
 //! number of a client reaches one unchecked; nothing here waits for a disk or a model on a thread
 //! of the runtime.
 
 pub mod authority;
+pub mod clock;
 pub mod convert;
-mod deadline;
 mod entries;
 pub mod grpc;
 mod health;
+mod inquire;
 pub mod models;
 pub mod order;
 pub mod peer;

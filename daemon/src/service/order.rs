@@ -6,15 +6,14 @@
 //! A model may be loaded anew between tokenising and admission, because its file was changed. The
 //! engine then answers `Reloaded`, and the order is placed again: nobody but the order knows.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::Instant;
 
 use tinygpt_proto::v1 as wire;
 use tokio::sync::mpsc;
-use tonic::metadata::MetadataMap;
 
+use super::clock::Clock;
 use super::convert::request;
-use super::deadline::deadline;
 use super::models::{Served, Slot};
 use super::prompt::{Prompt, Tokens};
 use super::refusal::{Count, Refusal};
@@ -58,20 +57,11 @@ pub enum Wish {
     },
 }
 
-/// The moments of a request that its metadata tell.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    /// When it came.
-    pub received: Instant,
-    /// When the client gives up.
-    pub deadline: Option<Instant>,
-}
-
-impl Clock {
-    /// Reads the moments of a request that has just come.
-    pub fn start(metadata: &MetadataMap) -> Self {
-        let received = Instant::now();
-        Self { received, deadline: deadline(metadata, received) }
+impl Wish {
+    /// Generating, with a seed whether the client named one or not.
+    pub fn sample(mut sampling: wire::Sampling) -> Self {
+        sampling.seed.get_or_insert_with(|| RandomState::new().build_hasher().finish());
+        Self::Sample { sampling: Box::new(sampling) }
     }
 }
 
@@ -97,12 +87,6 @@ pub struct Placed {
 }
 
 impl Order {
-    /// A sampling order with a seed, whether the client named one or not.
-    pub fn seeded(mut sampling: wire::Sampling) -> Wish {
-        sampling.seed.get_or_insert_with(request::drawn_seed);
-        Wish::Sample { sampling: Box::new(sampling) }
-    }
-
     /// Submits the order to the engine behind `slot`.
     ///
     /// # Errors
@@ -132,7 +116,7 @@ impl Order {
             events: sender,
         };
         let name = &served.info.name;
-        slot.engine().submit(job).map_err(|refused| Refusal::from_submit(refused, name))?;
+        slot.engine().submit(job).map_err(|refused| Refusal::from_engine(refused, name))?;
         Ok((Placed { served, tokens, max_tokens }, events))
     }
 

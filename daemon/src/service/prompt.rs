@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 
+use super::convert::reply::count;
 use super::models::Served;
 use super::refusal::Refusal;
 use crate::kv::key::Digest;
@@ -34,9 +35,9 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// How many there are. Contexts are far below the end of the number.
+    /// How many there are.
     pub fn count(&self) -> u32 {
-        u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
+        count(self.ids.len())
     }
 }
 

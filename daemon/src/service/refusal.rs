@@ -188,7 +188,7 @@ impl fmt::Display for Count {
 
 impl Refusal {
     /// What happened to a job that an engine did not take.
-    pub fn from_submit(refused: Refused, model: &str) -> Self {
+    pub fn from_engine(refused: Refused, model: &str) -> Self {
         match refused {
             Refused::QueueFull { waiting, limit } => {
                 Self::QueueFull { waiting: waiting.into(), limit: limit.into() }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn what_passes_by_itself_says_when_to_try_again() {
         let waiting = Refused::QueueFull { waiting: 7, limit: 7 };
-        let status = Status::from(Refusal::from_submit(waiting, "m"));
+        let status = Status::from(Refusal::from_engine(waiting, "m"));
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SOON));
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tinygpt_proto::v1 as wire;
 
-use crate::engine::job::{Divergence, Done, Finish, Reason, Reuse, Times, Token, Verdict};
+use crate::engine::job::{Done, Finish, Reason, Reuse, Times, Token, Verdict};
 use crate::text::Tokenizer;
 
 /// What was reused, as the wire has it in several messages.
@@ -23,11 +23,8 @@ impl Reused {
     pub fn new(reuse: &Reuse, tokenizer: &Tokenizer) -> Self {
         Self {
             verdict: verdict(reuse.verdict).into(),
-            reason: reuse.reason.as_ref().map(reason).unwrap_or_default().into(),
-            divergence: match &reuse.reason {
-                Some(Reason::Diverged(parting)) => Some(divergence(parting, tokenizer)),
-                _ => None,
-            },
+            reason: reason(reuse.reason.as_ref()).into(),
+            divergence: divergence(reuse.reason.as_ref(), tokenizer),
         }
     }
 }
@@ -57,6 +54,11 @@ pub fn timings(times: &Times) -> wire::Timings {
         decode_ms: milliseconds(times.decode),
         total_ms: milliseconds(times.total),
     }
+}
+
+/// A number as the wire has it. None of these comes near its end.
+pub fn count<N: TryInto<u32>>(n: N) -> u32 {
+    n.try_into().unwrap_or(u32::MAX)
 }
 
 /// A span as the wire has it.
@@ -97,14 +99,15 @@ pub fn finish(finish: Finish) -> wire::FinishReason {
     }
 }
 
-/// Where a prompt parts from its nearest relative.
-pub fn divergence(parting: &Divergence, tokenizer: &Tokenizer) -> wire::Divergence {
-    wire::Divergence {
+/// Where a prompt parts from its nearest relative, if that is the reason.
+pub fn divergence(reason: Option<&Reason>, tokenizer: &Tokenizer) -> Option<wire::Divergence> {
+    let Some(Reason::Diverged(parting)) = reason else { return None };
+    Some(wire::Divergence {
         token_index: parting.at,
         location: String::new(),
         prompt_text: tokenizer.decode(&parting.ours),
         cached_text: tokenizer.decode(&parting.theirs),
-    }
+    })
 }
 
 /// The summary of what was reused.
@@ -120,8 +123,9 @@ pub fn verdict(verdict: Verdict) -> wire::Verdict {
     }
 }
 
-/// Why no more was reused.
-pub fn reason(reason: &Reason) -> wire::Reason {
+/// Why no more was reused; unspecified when everything was.
+pub fn reason(reason: Option<&Reason>) -> wire::Reason {
+    let Some(reason) = reason else { return wire::Reason::Unspecified };
     match reason {
         Reason::NoEntry => wire::Reason::NoEntry,
         Reason::Extended => wire::Reason::Extended,

@@ -1,7 +1,6 @@
 //! What clients send.
 
 use std::fmt::Display;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -153,11 +152,6 @@ pub fn sampling(
             }
         },
     })
-}
-
-/// A seed for a request that brings none.
-pub fn drawn_seed() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// Refuses what is designed and not built.

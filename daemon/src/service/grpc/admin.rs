@@ -1,26 +1,21 @@
 //! `AdminService`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tinygpt_proto::v1::admin_service_server::AdminService;
 use tinygpt_proto::v1::{
-    Budget, DaemonState, DrainRequest, DrainResponse, SetLogLevelRequest, SetLogLevelResponse,
+    DaemonState, DrainRequest, DrainResponse, SetLogLevelRequest, SetLogLevelResponse,
     StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
-use tokio::time::timeout;
 use tonic::{Request, Response, Status, async_trait};
 use tracing_subscriber::EnvFilter;
 
-use super::{Admin, ask};
-use crate::engine::handle::Report;
+use super::Admin;
+use crate::service::convert::reply::count;
 use crate::service::models::Readiness;
 use crate::service::refusal::Refusal;
 use crate::service::stream::Responses;
 use crate::service::{Daemon, LogFilter};
-
-/// How long a status waits for an engine: one that does not answer is news, too.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[async_trait]
 impl AdminService for Admin {
@@ -51,23 +46,6 @@ impl AdminService for Admin {
 }
 
 impl Daemon {
-    /// What all engines report, added up. Engines that do not answer are left out.
-    pub(super) async fn report(&self) -> Report {
-        let mut sum = Report::default();
-        for slot in self.models.all() {
-            let answer = timeout(PATIENCE, ask(slot.engine(), |engine| engine.report())).await;
-            let Ok(Ok(report)) = answer else { continue };
-            sum.running += report.running;
-            sum.waiting += report.waiting;
-            sum.blocks += report.blocks;
-            sum.records += report.records;
-            sum.heap_bytes += report.heap_bytes;
-            sum.mapped_bytes += report.mapped_bytes;
-            sum.active_bytes += report.active_bytes;
-        }
-        sum
-    }
-
     async fn status(&self) -> StatusResponse {
         let report = self.report().await;
         StatusResponse {
@@ -84,7 +62,7 @@ impl Daemon {
             queue: Some(self.queue_budget()),
             running: report.running,
             counters: self.counters(),
-            threads: u32::try_from(self.facts.threads).unwrap_or(u32::MAX),
+            threads: count(self.facts.threads),
             warnings: self.warnings(),
         }
     }
@@ -99,34 +77,6 @@ impl Daemon {
             None | Some(Readiness::Ready(_)) => DaemonState::Serving,
             Some(Readiness::Loading) => DaemonState::Loading,
             Some(Readiness::Failed(_) | Readiness::Stopped) => DaemonState::Failed,
-        }
-    }
-
-    /// Every engine has a heap and an active budget of its own.
-    pub(super) fn memory_budget(&self, report: &Report) -> Budget {
-        self.budget(report.heap_bytes, self.facts.engine.cache_budget.heap)
-    }
-
-    pub(super) fn active_budget(&self, report: &Report) -> Budget {
-        self.budget(report.active_bytes, self.facts.engine.active_budget)
-    }
-
-    fn queue_budget(&self) -> Budget {
-        let waiting: usize = self.models.all().iter().map(|slot| slot.engine().waiting()).sum();
-        self.budget(waiting as u64, self.facts.engine.queue)
-    }
-
-    fn budget(&self, used: u64, each: usize) -> Budget {
-        Budget { used, limit: Some((each * self.models.all().len()) as u64) }
-    }
-
-    pub(super) fn disk_budget(&self) -> Budget {
-        match &self.store {
-            None => Budget { used: 0, limit: Some(0) },
-            Some(store) => {
-                let stats = store.stats();
-                Budget { used: stats.bytes, limit: Some(stats.budget) }
-            }
         }
     }
 

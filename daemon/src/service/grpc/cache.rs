@@ -12,13 +12,14 @@ use tinygpt_proto::v1::{
     PinRequest, PinResponse, RemoveRequest, RemoveResponse, StatsRequest, StatsResponse,
     UnpinRequest, UnpinResponse, VerifyRequest, VerifyResponse,
 };
-use tokio::task::spawn_blocking;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{Cache, ask};
+use super::Cache;
 use crate::engine::handle::Removal;
+use crate::kv::layout::BLOCK;
 use crate::service::Daemon;
+use crate::service::convert::reply::count;
 use crate::service::entries::Entry;
 use crate::service::peer::Peer;
 use crate::service::refusal::{Count, Refusal};
@@ -91,8 +92,7 @@ impl CacheService for Cache {
             return Err(Refusal::NotImplemented("disk_bytes in Gc").into());
         }
         let collected = self.0.in_store(|store| store.gc()).await.unwrap_or_default();
-        let files = u32::try_from(collected.files).unwrap_or(u32::MAX);
-        let disk_bytes = collected.bytes;
+        let (files, disk_bytes) = (count(collected.files), collected.bytes);
         Ok(Response::new(GcResponse { files, memory_bytes: 0, disk_bytes }))
     }
 
@@ -156,7 +156,7 @@ impl Daemon {
         let mut removed = RemoveResponse::default();
         match target {
             Some(Target::All(true)) => {
-                removed.entries = count(self.entries(peer).await?.len() as u64);
+                removed.entries = count(self.entries(peer).await?.len());
                 let blocks = self.forget(Removal::All).await?;
                 let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
                 removed.blocks = count(blocks.max(gone.blocks));
@@ -198,16 +198,6 @@ impl Daemon {
         removed.blocks += count(blocks.max(gone.blocks));
         removed.disk_bytes += gone.bytes;
         Ok(())
-    }
-
-    /// Forgets in the memory of all engines, and says how many blocks.
-    async fn forget(&self, what: Removal) -> Result<u64, Refusal> {
-        let mut blocks = 0;
-        for slot in self.models.all() {
-            let what = what.clone();
-            blocks += ask(slot.engine(), move |engine| engine.remove(what)).await?.blocks;
-        }
-        Ok(blocks)
     }
 
     async fn verify(&self) -> Result<VerifyResponse, Refusal> {
@@ -257,15 +247,6 @@ impl Daemon {
             cache_dir: self.facts.cache_dir(),
         })
     }
-
-    /// Does something in the store that waits for the disk. `None` without a store.
-    pub(in crate::service) async fn in_store<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&StoreHandle) -> T + Send + 'static,
-    ) -> Option<T> {
-        let store = self.store.clone()?;
-        spawn_blocking(move || work(&store)).await.ok()
-    }
 }
 
 fn wire(entry: &Entry) -> CacheEntry {
@@ -275,7 +256,7 @@ fn wire(entry: &Entry) -> CacheEntry {
         model: entry.model().to_owned(),
         fingerprint: entry.fingerprint.to_string(),
         tokens: entry.length,
-        blocks: entry.length / 32,
+        blocks: entry.length / count(BLOCK),
         memory_bytes: entry.memory.as_ref().map_or(0, |memory| memory.heap_bytes),
         disk_bytes: entry.disk.as_ref().map_or(0, |disk| disk.bytes),
         record: entry.complete(),
@@ -292,8 +273,4 @@ fn wire(entry: &Entry) -> CacheEntry {
 /// The first characters of a text, on one line.
 fn beginning(text: &str) -> String {
     text.chars().take(60).map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn count(n: u64) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -3,19 +3,19 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use tinygpt_proto::v1::{CachedTokens, ExplainRequest, ExplainResponse, Reason, Relative, Verdict};
+use tinygpt_proto::v1::{CachedTokens, ExplainRequest, ExplainResponse, Relative, Verdict};
 use tonic::Request;
 
-use super::ask;
 use crate::engine::handle::{Explanation, Question};
 use crate::engine::job::Reason as Why;
 use crate::engine::{divergence, reason_of};
 use crate::kv::key::Fields;
 use crate::service::Daemon;
+use crate::service::clock::Clock;
 use crate::service::convert::{reply, request};
 use crate::service::entries::Entry;
+use crate::service::inquire::ask;
 use crate::service::models::Served;
-use crate::service::order::Clock;
 use crate::service::peer::Peer;
 use crate::service::prompt::Prompt;
 use crate::service::refusal::Refusal;
@@ -46,15 +46,15 @@ impl Daemon {
         };
         let fields = served.info.fields(question.codec, &question.namespace);
         let explained = ask(slot.engine(), move |engine| engine.explain(question)).await?;
-        let parting = explained.divergence.as_ref();
+        let why = explained.reason.as_ref();
         Ok(ExplainResponse {
             model: served.info.name.clone(),
             prompt_tokens: tokens.count(),
             cached_tokens: explained.memory,
             cached: Some(CachedTokens { memory: explained.memory, ..Default::default() }),
             verdict: verdict(&explained).into(),
-            reason: explained.reason.as_ref().map_or(Reason::Unspecified, reply::reason).into(),
-            divergence: parting.map(|parting| reply::divergence(parting, &served.tokenizer)),
+            reason: reply::reason(why).into(),
+            divergence: reply::divergence(why, &served.tokenizer),
             prompt_key: explained.key.map(|key| key.to_string()).unwrap_or_default(),
             disk_may_have_more: explained.disk,
             relatives: self.relatives(peer, &tokens.ids, &fields, &served).await?,
@@ -103,16 +103,12 @@ fn why(entry: &Entry, fields: &Fields, ours: &[u32], theirs: &[u32], common: usi
 }
 
 fn relative(entry: &Entry, common: usize, reason: Option<&Why>, served: &Served) -> Relative {
-    let divergence = match reason {
-        Some(Why::Diverged(parting)) => Some(reply::divergence(parting, &served.tokenizer)),
-        _ => None,
-    };
     Relative {
         prompt_key: entry.key.to_string(),
         tokens: entry.length,
-        common_tokens: u32::try_from(common).unwrap_or(u32::MAX),
-        reason: reason.map_or(Reason::Unspecified, reply::reason).into(),
-        divergence,
+        common_tokens: reply::count(common),
+        reason: reply::reason(reason).into(),
+        divergence: reply::divergence(reason, &served.tokenizer),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::engine::ModelInfo;
 use crate::kv::codec::Codec;
 use crate::model::load::Vocabulary;
 use crate::service::Daemon;
+use crate::service::convert::reply::{count, milliseconds};
 use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
 
@@ -78,8 +79,8 @@ fn numbers(info: &ModelInfo) -> wire::Model {
         file_bytes: info.file_bytes,
         weight_bytes: info.weight_bytes,
         parameters: info.parameters,
-        weights_id: hex(&info.fields.weights.0),
-        load_ms: info.load.as_secs_f64() * 1e3,
+        weights_id: info.fields.weights.to_string(),
+        load_ms: milliseconds(info.load),
         layers: count(layout.layers()),
         heads: count(info.heads),
         kv_heads: count(shape.kv_heads),
@@ -103,12 +104,4 @@ fn tokenizer(vocabulary: &Vocabulary) -> String {
             format!("{}/{}", gguf.model, gguf.pre.as_deref().unwrap_or("default"))
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }

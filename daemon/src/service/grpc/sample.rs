@@ -5,8 +5,9 @@ use tinygpt_proto::v1::{SampleRequest, SampleResponse};
 use tonic::Request;
 
 use crate::service::Daemon;
+use crate::service::clock::Clock;
 use crate::service::convert::request;
-use crate::service::order::{Clock, Order};
+use crate::service::order::{Order, Wish};
 use crate::service::peer::Peer;
 use crate::service::refusal::Refusal;
 use crate::service::stream::{Message, Responses, respond};
@@ -22,7 +23,7 @@ impl Daemon {
         request::priority(asked.priority)?;
         let order = Order {
             prompt: request::prompt(asked.prompt)?,
-            wish: Order::seeded(asked.sampling.unwrap_or_default()),
+            wish: Wish::sample(asked.sampling.unwrap_or_default()),
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
             policy: request::policy(asked.cache_policy)?,

@@ -6,9 +6,10 @@ use tonic::Request;
 use crate::engine::Event;
 use crate::engine::job::Done;
 use crate::service::Daemon;
+use crate::service::clock::Clock;
 use crate::service::convert::reply::{self, Reused};
 use crate::service::convert::request;
-use crate::service::order::{Clock, Order, Placed, Wish};
+use crate::service::order::{Order, Placed, Wish};
 use crate::service::peer::Peer;
 use crate::service::refusal::Refusal;
 

@@ -6,7 +6,7 @@ use tinygpt_proto::v1::{DetokenizeRequest, DetokenizeResponse, TokenizeRequest, 
 use tonic::Request;
 
 use crate::service::Daemon;
-use crate::service::order::Clock;
+use crate::service::clock::Clock;
 use crate::service::prompt::{encode, known};
 use crate::service::refusal::Refusal;
 

@@ -1,4 +1,4 @@
-//! The deadline that gRPC clients send as `grpc-timeout`.
+//! When a request came, and when its client gives up: the `grpc-timeout` that gRPC clients send.
 //!
 //! tonic reads the header too, but applies it to the time until an answer *begins*; a generation
 //! goes on after that, so its deadline travels to the engine.
@@ -7,8 +7,25 @@ use std::time::{Duration, Instant};
 
 use tonic::metadata::MetadataMap;
 
+/// The moments of a request that its metadata tell.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// When it came.
+    pub received: Instant,
+    /// When the client gives up.
+    pub deadline: Option<Instant>,
+}
+
+impl Clock {
+    /// Reads the moments of a request that has just come.
+    pub fn start(metadata: &MetadataMap) -> Self {
+        let received = Instant::now();
+        Self { received, deadline: deadline(metadata, received) }
+    }
+}
+
 /// When a request that came at `received` is given up by its client.
-pub(super) fn deadline(metadata: &MetadataMap, received: Instant) -> Option<Instant> {
+fn deadline(metadata: &MetadataMap, received: Instant) -> Option<Instant> {
     let timeout = timeout(metadata.get("grpc-timeout")?.to_str().ok()?)?;
     received.checked_add(timeout)
 }
