@@ -9,7 +9,6 @@ use super::models::Served;
 use super::refusal::Refusal;
 use crate::kv::key::Digest;
 use crate::store::text_digest;
-use crate::text::Special;
 
 /// Texts beyond this many bytes are tokenised off the runtime's threads.
 const LONG_TEXT: usize = 64 << 10;
@@ -73,8 +72,8 @@ pub async fn encode(text: Arc<str>, bare: bool, served: &Arc<Served>) -> Result<
     let long = text.len() > LONG_TEXT;
     let tokenizer = Arc::clone(&served.tokenizer);
     let work = move || match bare {
-        true => tokenizer.encode(&text, Special::Parse),
-        false => tokenizer.encode_prompt(&text, Special::Parse),
+        true => tokenizer.encode(&text),
+        false => tokenizer.encode_prompt(&text),
     };
     if !long {
         return Ok(work()?);

@@ -1,8 +1,8 @@
 //! Byte-pair encoding over the vocabulary in a GGUF file (`tokenizer.ggml.model` = `gpt2`).
 //!
-//! The merges and the words are the `tokenizers` crate's work. The control tokens are found here,
-//! because whether their names are commands or text is decided per call, and the bytes of a token
-//! are looked up in a table, so that any sequence of ids has a text.
+//! The merges and the words are the `tokenizers` crate's work. The tokens that are no ordinary text
+//! are found by their names here, before there are words, and the bytes of a token are looked up in
+//! a table, so that any sequence of ids has a text.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,7 +13,6 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 use super::alphabet::{characters, spell};
 use super::pre::Pre;
-use super::tokenizer::Special;
 use crate::model::load::GgufVocabulary;
 
 /// ggml's token types that are not ordinary text.
@@ -82,10 +81,7 @@ pub enum TokenizerError {
 /// A byte-pair tokenizer.
 pub struct Bpe {
     words: tokenizers::Tokenizer,
-    /// Tokens found in text before words are: those that only templates may write ...
-    control: Literals,
-    /// ... and those that anyone may.
-    user_defined: Literals,
+    literals: Literals,
     bytes: Vec<Box<[u8]>>,
     /// Bytes that the vocabulary cannot spell, if it has no unknown token to stand for them.
     unspellable: Box<[bool; 256]>,
@@ -113,8 +109,7 @@ impl Bpe {
         let pre = Pre::named(vocabulary.pre.as_deref())?;
         Ok(Self {
             words: words(vocabulary, pre)?,
-            control: Literals::new(vocabulary, &[UNKNOWN, CONTROL, USER_DEFINED])?,
-            user_defined: Literals::new(vocabulary, &[USER_DEFINED])?,
+            literals: Literals::new(vocabulary)?,
             bytes: token_bytes(vocabulary),
             unspellable: unspellable(vocabulary),
             bos: vocabulary.bos,
@@ -123,14 +118,10 @@ impl Bpe {
         })
     }
 
-    pub(super) fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
-        let literals = match special {
-            Special::Parse => &self.control,
-            Special::Plain => &self.user_defined,
-        };
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::new();
         let mut at = 0;
-        for (start, end, id) in literals.find(text) {
+        for (start, end, id) in self.literals.find(text) {
             self.encode_words(text, at, start, &mut ids)?;
             ids.push(id);
             at = end;
@@ -239,10 +230,11 @@ struct Literals {
 }
 
 impl Literals {
-    fn new(vocabulary: &GgufVocabulary, types: &[i32]) -> Result<Self, TokenizerError> {
+    fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
         let tokens = vocabulary.tokens.iter().zip(&vocabulary.token_types).enumerate();
+        let special = |kind: &i32| matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED);
         let (ids, names): (Vec<u32>, Vec<&str>) = tokens
-            .filter(|(_, (text, kind))| types.contains(kind) && !text.is_empty())
+            .filter(|(_, (text, kind))| special(kind) && !text.is_empty())
             .map(|(id, (text, _))| (id as u32, text.as_str()))
             .unzip();
         let search = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names);
@@ -284,29 +276,28 @@ mod tests {
         Tokenizer::new(&Vocabulary::Gguf(vocabulary))
     }
 
-    fn encode(text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
-        tokenizer(|_| {}).unwrap().encode(text, special)
+    fn encode(text: &str) -> Result<Vec<u32>, TokenizerError> {
+        tokenizer(|_| {}).unwrap().encode(text)
     }
 
     #[test]
-    fn control_tokens_are_commands_only_where_asked_and_user_defined_ones_always() {
-        assert_eq!(encode("ab<s>a b[x]", Special::Parse).unwrap(), [2, 4, 0, 3, 1, 6]);
-        assert_eq!(encode("a[x]b", Special::Plain).unwrap(), [0, 6, 1]);
-        let error = encode("ab<s>", Special::Plain).unwrap_err();
+    fn the_names_of_control_and_user_defined_tokens_are_those_tokens() {
+        assert_eq!(encode("ab<s>a b[x]").unwrap(), [2, 4, 0, 3, 1, 6]);
+        let error = encode("ab<t>").unwrap_err();
         assert!(matches!(error, TokenizerError::NoToken { byte: b'<', at: 2 }), "{error}");
     }
 
     #[test]
     fn the_longest_of_overlapping_names_is_the_token() {
-        assert_eq!(encode("<s>><s>", Special::Parse).unwrap(), [5, 4]);
+        assert_eq!(encode("<s>><s>").unwrap(), [5, 4]);
     }
 
     #[test]
     fn a_byte_without_a_token_is_the_unknown_token_or_an_error_with_its_place() {
-        let error = encode("[x]ab\nb", Special::Plain).unwrap_err();
+        let error = encode("[x]ab\nb").unwrap_err();
         assert!(matches!(error, TokenizerError::NoToken { byte: b'\n', at: 5 }), "{error}");
         let tokenizer = tokenizer(|vocabulary| vocabulary.unknown = Some(3)).unwrap();
-        assert_eq!(tokenizer.encode("a\nb", Special::Plain).unwrap(), [0, 3, 1]);
+        assert_eq!(tokenizer.encode("a\nb").unwrap(), [0, 3, 1]);
     }
 
     #[test]
@@ -315,7 +306,7 @@ mod tests {
             let set = |vocabulary: &mut GgufVocabulary| {
                 (vocabulary.add_bos, vocabulary.pre) = (add, Some(pre.into()));
             };
-            tokenizer(set).unwrap().encode_prompt("a", Special::Plain).unwrap()
+            tokenizer(set).unwrap().encode_prompt("a").unwrap()
         };
         assert_eq!(prompt(None, "gpt-2"), [0]);
         assert_eq!(prompt(Some(true), "gpt-2"), [4, 0]);

@@ -22,5 +22,5 @@ pub mod transcript;
 pub use self::bpe::TokenizerError;
 pub use self::detokenize::Detokenizer;
 pub use self::stop::{StopConstraint, StopStrings, Stopped};
-pub use self::tokenizer::{Special, Tokenizer};
+pub use self::tokenizer::Tokenizer;
 pub use self::transcript::Transcript;

@@ -3,15 +3,6 @@
 use super::bpe::{Bpe, TokenizerError};
 use crate::model::load::Vocabulary;
 
-/// What the texts of control tokens (`<|im_start|>`) mean in a text that is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    /// They become those tokens: for text that a template or a trusted caller wrote.
-    Parse,
-    /// They are spelled out as ordinary text: for text that a user wrote.
-    Plain,
-}
-
 /// A model's tokenizer.
 #[derive(Debug)]
 pub enum Tokenizer {
@@ -45,14 +36,15 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text, nothing added.
+    /// The ids of a text, nothing added. The names of control tokens (`<|im_start|>`) become those
+    /// tokens, whoever wrote them.
     ///
     /// # Errors
     /// When the vocabulary cannot spell the text.
-    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Self::Bpe(bpe) => bpe.encode(text, special),
+            Self::Bpe(bpe) => bpe.encode(text),
         }
     }
 
@@ -62,8 +54,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the vocabulary cannot spell the text.
-    pub fn encode_prompt(&self, text: &str, special: Special) -> Result<Vec<u32>, TokenizerError> {
-        let ids = self.encode(text, special)?;
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.encode(text)?;
         Ok(self.prompt_bos().into_iter().chain(ids).collect())
     }
 
@@ -119,11 +111,6 @@ impl Tokenizer {
             Self::Bpe(bpe) => bpe.ends(),
         }
     }
-
-    /// Whether a token ends a generation.
-    pub fn is_end(&self, id: u32) -> bool {
-        self.ends().contains(&id)
-    }
 }
 
 #[cfg(test)]
@@ -134,11 +121,11 @@ mod tests {
     #[test]
     fn a_byte_token_is_a_byte_and_adds_nothing() {
         let tokenizer = Tokenizer::new(&Vocabulary::Bytes).unwrap();
-        let ids = tokenizer.encode_prompt("Aé", Special::Parse).unwrap();
+        let ids = tokenizer.encode_prompt("Aé").unwrap();
         assert_eq!(ids, [65, 0xc3, 0xa9]);
         assert_eq!(tokenizer.decode(&ids), "Aé");
         assert_eq!(tokenizer.vocab(), 256);
-        assert!(!(0..256).any(|id| tokenizer.is_end(id)));
+        assert!(tokenizer.ends().is_empty());
     }
 
     #[test]
