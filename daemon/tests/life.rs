@@ -7,16 +7,18 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Ask, Reply, Running, Setup, collect, greedy, prompt};
 use tinygptd::engine::Event;
 use tinygptd::engine::constraint::{Constraint, Mask, Verdict as Step};
-use tinygptd::engine::handle::{Refused, Report};
+use tinygptd::engine::handle::{Refused, Removal, Report};
 use tinygptd::engine::job::{
     Done, Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict,
 };
 use tinygptd::kv::codec::Codec;
+use tinygptd::store::{Entry, Family, Restore};
 use tokio::sync::mpsc;
 
 /// Bytes of a block of the built-in model in f16: 32 rows of K and V, 6 layers, 192 wide.
@@ -422,4 +424,43 @@ fn a_restored_prompt_is_read_where_it_is_mapped() {
     assert!(rest(events).1.is_ok());
     let after = report(&engine);
     assert!((after.heap_bytes as usize) < BLOCK_BYTES, "{after:?}");
+}
+
+/// Has the loader that serves next stand still until the sender is dropped.
+fn hold_loader(engine: &Running, entry: &Entry) -> std::sync::mpsc::Sender<()> {
+    let store = engine.store.as_ref().unwrap();
+    let fields = store.fields(&entry.fingerprint).unwrap();
+    let layout = Arc::clone(engine.info().layout(Codec::F16));
+    let family = Arc::new(Family { fingerprint: entry.fingerprint, fields, layout });
+    let (go, wait) = std::sync::mpsc::channel();
+    let (stand, stands) = std::sync::mpsc::channel();
+    let reply = move |_| {
+        stand.send(()).unwrap();
+        // It ends when nobody can send any more.
+        let _ = wait.recv();
+    };
+    let nothing = Restore { family, tokens: Arc::from([7]), keys: Arc::from([]), from: 0 };
+    store.restore(nothing, Box::new(reply));
+    stands.recv().unwrap();
+    go
+}
+
+#[test]
+fn what_was_removed_while_a_loader_looked_for_it_is_not_taken_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = Ask::new(&prompt(110, 300));
+    Setup::on_disk(dir.path()).start().ask(&ask.clone().persist(Persist::Durable));
+    for everything in [false, true] {
+        let engine = Setup::on_disk(dir.path()).start();
+        let entries = engine.store.as_ref().unwrap().list();
+        let entry = entries.into_iter().find(|entry| entry.tokens == 300).unwrap();
+        let loader = hold_loader(&engine, &entry);
+        let events = engine.submit(&ask);
+        wait_for("the request to ask a loader", || report(&engine).running == 1);
+        let what = if everything { Removal::All } else { Removal::Prompt(entry.end) };
+        engine.handle.remove(what).unwrap();
+        // The files are still there, as they are for a loader that is a little faster.
+        drop(loader);
+        assert_eq!(collect(events).unwrap().reuse.verdict, Verdict::Cold);
+    }
 }

@@ -106,10 +106,10 @@ impl Engine {
         if !store.may_have(&restore, Some(record)) {
             return false;
         }
-        let (id, mailbox) = (sequence.id, self.own.clone());
+        let (id, removals, mailbox) = (sequence.id, self.removals, self.own.clone());
         let reply = move |restored| {
             // An engine that is gone needs no answer.
-            let _ = mailbox.send(Message::Restored(id, restored));
+            let _ = mailbox.send(Message::Restored(id, removals, restored));
         };
         store.restore(restore, Box::new(reply));
         sequence.phase = Phase::Restoring;

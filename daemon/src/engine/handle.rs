@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::job::{Divergence, Job, Namespace, Reason};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
-use crate::kv::key::{BlockKey, Digest, Fields, RecordKey};
+use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
 use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
 use crate::store::Restored;
@@ -112,7 +112,8 @@ pub enum State {
 /// What an engine reads from its mailbox.
 pub(super) enum Message {
     Job(Box<Job>),
-    Restored(super::sequence::SeqId, Restored),
+    /// A loader's answer, and how many removals the engine had seen when it was asked for.
+    Restored(super::sequence::SeqId, u64, Restored),
     Published(Vec<Arc<Block>>),
     LetGo(Vec<BlockKey>),
     Durable(super::sequence::SeqId, bool),
@@ -123,11 +124,11 @@ pub(super) enum Message {
     Drain(Instant),
 }
 
-/// What `cache rm` takes away, in memory and on disk.
+/// What `cache rm` takes away.
 #[derive(Debug, Clone)]
 pub enum Removal {
-    /// One prompt's chain with its descendants.
-    Prompt(RecordKey),
+    /// One prompt's chain with what goes with it.
+    Prompt(End),
     /// Everything.
     All,
 }
@@ -184,6 +185,8 @@ pub struct Held {
     pub heap_bytes: u64,
     /// Whether the record holds a final hidden state.
     pub complete: bool,
+    /// Where it is.
+    pub end: End,
 }
 
 /// What an engine reports about itself.
@@ -279,7 +282,8 @@ impl EngineHandle {
         self.shared.waiting.load(Ordering::Acquire)
     }
 
-    /// Removes chains from memory and disk. Blocks for up to one step: call it off the runtime.
+    /// Forgets chains in memory, and what loaders find of a disk that was asked before. So tell
+    /// the store first. Blocks for up to one step: call it off the runtime.
     ///
     /// # Errors
     /// When the engine has stopped.

@@ -7,16 +7,17 @@ use super::handle::{Explanation, Held, Question, Removal, Removed, Report};
 use super::history::Asked;
 use super::job::Reason;
 use super::sequence::Phase;
-use crate::kv::key::{BlockKey, RecordKey, chain};
+use crate::kv::key::{BlockKey, End, RecordKey, chain};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
 use crate::store::Restore;
 
 impl Engine {
-    /// Forgets in memory; the store is told by whoever asks.
+    /// Forgets in memory; the store was told by whoever asks.
     pub(super) fn remove(&mut self, what: &Removal) -> Removed {
+        self.removals += 1;
         let (blocks, records) = match what {
-            Removal::Prompt(key) => self.index.remove_chain(key),
+            Removal::Prompt(end) => self.index.remove_chain(end),
             Removal::All => self.index.clear(),
         };
         self.history.clear();
@@ -108,6 +109,7 @@ impl Engine {
             tokens: ids.chain(record.tail.iter().copied()).collect(),
             heap_bytes: (heap + record.bytes()) as u64,
             complete: record.hidden.is_some(),
+            end: End { last: record.last, tail: record.tail.clone() },
         })
     }
 

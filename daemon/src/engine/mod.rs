@@ -58,7 +58,7 @@ pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
-use crate::store::{Family, StoreHandle};
+use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -104,6 +104,8 @@ struct Engine {
     index: Index,
     claims: Claims,
     history: History,
+    /// How often something was removed on request.
+    removals: u64,
 }
 
 /// Starts an engine. Jobs queue while its thread loads the model.
@@ -183,6 +185,7 @@ fn live(
         slabs: HashMap::new(),
         claims: Claims::default(),
         history: History::default(),
+        removals: 0,
     };
     engine.run();
 }
@@ -242,7 +245,11 @@ impl Engine {
     fn take(&mut self, message: Message) {
         match message {
             Message::Job(job) => self.waiting.push_back(*job),
-            Message::Restored(id, restored) => self.restored(id, restored),
+            Message::Restored(id, removals, found) => {
+                // What was found before a removal may be what was removed.
+                let current = removals == self.removals;
+                self.restored(id, if current { found } else { Restored::default() });
+            }
             Message::Published(blocks) => self.published(blocks),
             Message::LetGo(keys) => self.index.let_go(&keys),
             Message::Durable(id, synced) => self.synced(id, synced),

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use lru::LruCache;
 
 use super::block::{Block, Part};
-use super::key::{BlockKey, RecordKey};
+use super::key::{BlockKey, End, RecordKey};
 use super::layout::BLOCK;
 use super::record::Record;
+use super::remove::{Chains, Pieces, doomed};
 
 /// Where a hit came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,19 +202,12 @@ impl Index {
         Some(record)
     }
 
-    /// Forgets a chain end: its record, what descends from its last block, and every block before
-    /// it that no other chain needs. Returns how many blocks and records went.
-    pub fn remove_chain(&mut self, key: &RecordKey) -> (usize, usize) {
-        let Some(record) = self.remove_record(key) else { return (0, 0) };
-        let (mut blocks, mut records) = self.remove_descendants(&record.last);
-        records += 1;
-        let mut last = record.last;
-        while self.is_leaf(&last) && !self.tails.contains_key(&last) {
-            let Some(block) = self.remove_leaf(&last) else { break };
-            blocks += 1;
-            last = block.parent;
-        }
-        (blocks, records)
+    /// Forgets a chain end and what goes with it. Returns how many blocks and records went.
+    pub fn remove_chain(&mut self, end: &End) -> (usize, usize) {
+        let Pieces { blocks, records } = doomed(self, end);
+        records.iter().for_each(|key| _ = self.remove_record(key));
+        blocks.iter().for_each(|key| _ = self.remove_block(key));
+        (blocks.len(), records.len())
     }
 
     /// Forgets everything.
@@ -243,7 +237,7 @@ impl Index {
         for key in keys.iter().rev() {
             let unused = |entry: &Entry<Block>| Arc::strong_count(&entry.value) == 1;
             if self.is_leaf(key) && self.blocks.peek(key).is_some_and(unused) {
-                self.remove_leaf(key);
+                self.remove_block(key);
             }
         }
     }
@@ -271,35 +265,18 @@ impl Index {
             unused && self.is_leaf(key) && wanted(&entry.value)
         });
         let victim = victim.map(|(key, _)| *key);
-        victim.is_some_and(|key| self.remove_leaf(&key).is_some())
+        victim.is_some_and(|key| self.remove_block(&key).is_some())
     }
 
     fn is_leaf(&self, key: &BlockKey) -> bool {
         !self.children.contains_key(key)
     }
 
-    fn remove_leaf(&mut self, key: &BlockKey) -> Option<Arc<Block>> {
+    fn remove_block(&mut self, key: &BlockKey) -> Option<Arc<Block>> {
         let block = self.blocks.pop(key)?.value;
         self.weigh(&block, false);
         unlink(&mut self.children, &block.parent, key);
         Some(block)
-    }
-
-    fn remove_descendants(&mut self, root: &BlockKey) -> (usize, usize) {
-        let (mut blocks, mut records) = (0, 0);
-        let mut pending = self.children.get(root).cloned().unwrap_or_default();
-        let mut doomed = Vec::new();
-        while let Some(key) = pending.pop() {
-            pending.extend(self.children.get(&key).into_iter().flatten());
-            doomed.push(key);
-        }
-        for key in doomed.iter().rev() {
-            for record in self.tails.get(key).cloned().unwrap_or_default() {
-                records += usize::from(self.remove_record(&record).is_some());
-            }
-            blocks += usize::from(self.remove_leaf(key).is_some());
-        }
-        (blocks, records)
     }
 
     fn drop_covered_tails(&mut self, block: &Block) {
@@ -325,6 +302,29 @@ impl Index {
                     self.mappings.remove(&address);
                 }
             }
+        }
+    }
+}
+
+impl Chains for Index {
+    type Record = RecordKey;
+
+    fn parent(&self, key: &BlockKey) -> Option<BlockKey> {
+        Some(self.block(key)?.parent)
+    }
+
+    fn after(&self, key: &BlockKey, tail: &[u32]) -> Pieces<RecordKey> {
+        let blocks = self.children.get(key).into_iter().flatten().copied();
+        let records = self.tails.get(key).into_iter().flatten().copied();
+        let begins = |key: &BlockKey| {
+            self.blocks.peek(key).is_some_and(|entry| entry.value.tokens.starts_with(tail))
+        };
+        let continues = |key: &RecordKey| {
+            self.records.peek(key).is_some_and(|entry| entry.value.tail.starts_with(tail))
+        };
+        Pieces {
+            blocks: blocks.filter(begins).collect(),
+            records: records.filter(continues).collect(),
         }
     }
 }
@@ -457,6 +457,10 @@ mod tests {
         assert_eq!(index.touch(&[block]), [Source::Memory]);
     }
 
+    fn remove(index: &mut Index, tokens: &[u32]) -> (usize, usize) {
+        index.remove_chain(&End::of(&fingerprint(), tokens))
+    }
+
     #[test]
     fn removing_a_chain_keeps_what_others_need_and_takes_descendants() {
         let mut index = index(1 << 20);
@@ -465,10 +469,45 @@ mod tests {
         let mut other = tokens[..96].to_vec();
         other[40] = 7;
         insert(&mut index, &other);
-        let prompt = record(&tokens[..70], Some(vec![]));
-        index.insert_record(Arc::clone(&prompt), Source::Memory);
-        assert_eq!(index.remove_chain(&prompt.key), (3, 1));
+        index.insert_record(record(&tokens[..70], Some(vec![])), Source::Memory);
+        assert_eq!(remove(&mut index, &tokens[..70]), (3, 1));
         assert_eq!((found(&index, &tokens), found(&index, &other)), (1, 3));
+    }
+
+    #[test]
+    fn an_end_whose_own_record_is_elsewhere_takes_its_descendants() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..170).collect();
+        insert(&mut index, &tokens);
+        index.insert_record(record(&tokens, Some(vec![])), Source::Memory);
+        assert_eq!(remove(&mut index, &tokens[..70]), (5, 1));
+        assert_eq!(index.counts(), (0, 0));
+    }
+
+    #[test]
+    fn a_tail_that_begins_with_a_removed_one_goes_too() {
+        let mut index = index(1 << 20);
+        let tokens: Vec<u32> = (0..73).collect();
+        insert(&mut index, &tokens);
+        for len in [66, 70, 73] {
+            index.insert_record(record(&tokens[..len], Some(vec![])), Source::Memory);
+        }
+        assert_eq!(remove(&mut index, &tokens[..70]), (0, 2));
+        let parent = chain(&fingerprint(), &tokens)[1];
+        assert!(matches!(index.lend(&parent, &tokens[64..], 31), Some(Lent::Tail(_, 2))));
+    }
+
+    #[test]
+    fn what_goes_on_otherwise_than_a_removed_tail_stays() {
+        let mut index = index(1 << 20);
+        let long: Vec<u32> = (0..164).collect();
+        let short: Vec<u32> = (0..64).chain(500..510).collect();
+        for tokens in [&long, &short] {
+            insert(&mut index, tokens);
+            index.insert_record(record(tokens, Some(vec![])), Source::Memory);
+        }
+        assert_eq!(remove(&mut index, &short), (0, 1));
+        assert_eq!((found(&index, &long), index.counts()), (5, (5, 1)));
     }
 
     #[test]

@@ -167,6 +167,29 @@ impl RecordKey {
     }
 }
 
+/// The end of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// The last whole block; the chain's root when there is none.
+    pub last: BlockKey,
+    /// The ids after it, at most 31.
+    pub tail: Vec<u32>,
+}
+
+impl End {
+    /// Where the chain of `tokens` ends.
+    pub fn of(fingerprint: &Fingerprint, tokens: &[u32]) -> Self {
+        let keys = chain(fingerprint, tokens);
+        let last = keys.last().copied().unwrap_or_else(|| BlockKey::root(fingerprint));
+        Self { last, tail: tokens[keys.len() * BLOCK..].to_vec() }
+    }
+
+    /// The name of the record that it has, or would have.
+    pub fn key(&self, fingerprint: &Fingerprint) -> RecordKey {
+        RecordKey::new(fingerprint, &self.last, &self.tail)
+    }
+}
+
 /// The first eight bytes of a key: enough to look for a file, never enough to trust it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShortKey(pub u64);

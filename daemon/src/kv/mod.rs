@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`key`] names blocks, [`codec`] and [`layout`] give them bytes, [`block`] holds
 //! them, [`seq`] grows a chain of them, [`record`] keeps the rest of a prompt that fills no block,
-//! and [`index`] finds the longest chain that is already there.
+//! [`index`] finds the longest chain that is already there, and [`remove`] says what goes with one
+//! that is to be forgotten.
 
 pub mod block;
 pub mod codec;
@@ -15,4 +16,5 @@ pub mod index;
 pub mod key;
 pub mod layout;
 pub mod record;
+pub mod remove;
 pub mod seq;

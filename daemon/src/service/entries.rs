@@ -15,7 +15,7 @@ use super::peer::Peer;
 use super::refusal::{Count, Refusal};
 use crate::engine::handle::Held;
 use crate::kv::codec::Codec;
-use crate::kv::key::{BlockKey, Digest, Fields, Fingerprint, RecordKey, chain};
+use crate::kv::key::{BlockKey, Digest, End, Fields, Fingerprint, RecordKey, chain};
 use crate::store;
 
 /// Fewest hexadecimal digits that stand for a key.
@@ -40,12 +40,14 @@ pub(super) struct Entry {
     pub disk: Option<store::Entry>,
     /// What its family is made from.
     pub fields: Fields,
+    /// Where its chain ends.
+    pub end: End,
     /// The model that computed it, when it is loaded.
     served: Option<Arc<Served>>,
 }
 
 impl Entry {
-    fn new(key: RecordKey, length: u32, fields: Fields, models: &[Arc<Served>]) -> Self {
+    fn new(key: RecordKey, end: End, length: u32, fields: Fields, models: &[Arc<Served>]) -> Self {
         let codec = |codec: &Codec| Digest::of("codec", codec.name().as_bytes()) == fields.codec;
         Self {
             key,
@@ -56,6 +58,7 @@ impl Entry {
             memory: None,
             disk: None,
             fields,
+            end,
             served: models.iter().find(|served| served.info.computed(&fields)).cloned(),
         }
     }
@@ -100,7 +103,8 @@ impl Daemon {
                     continue;
                 }
                 let length = count(held.tokens.len());
-                let mut entry = Entry::new(held.key, length, held.fields, &models);
+                let end = held.end.clone();
+                let mut entry = Entry::new(held.key, end, length, held.fields, &models);
                 entry.tokens = Some(held.tokens.clone());
                 entry.memory = Some(held);
                 places.insert(entry.key, entries.len());
@@ -111,7 +115,8 @@ impl Daemon {
         on_disk.retain(|(_, fields)| fields.identity == identity);
         for (disk, fields) in on_disk {
             let place = *places.entry(disk.key).or_insert_with(|| {
-                entries.push(Entry::new(disk.key, disk.tokens, fields, &models));
+                let end = disk.end.clone();
+                entries.push(Entry::new(disk.key, end, disk.tokens, fields, &models));
                 entries.len() - 1
             });
             entries[place].disk = Some(disk);

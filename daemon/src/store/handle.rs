@@ -13,7 +13,7 @@ use super::stats::Stats;
 use super::verify::Verified;
 use super::writer::{Order, Queued};
 use super::{Entry, Family, Lookalike, Relative, Restore, Restored, Save};
-use crate::kv::key::{BlockKey, Fields, Fingerprint, RecordKey};
+use crate::kv::key::{BlockKey, End, Fields, Fingerprint, RecordKey};
 
 /// Headers that the survey reads before it lets prompts go first.
 const SURVEY: usize = 64;
@@ -135,10 +135,10 @@ impl StoreHandle {
         self.shared.tokens(fingerprint, key)
     }
 
-    /// Removes a chain end, its descendants, and the blocks that no other chain needs, after
-    /// everything that was saved before. Waits for the disk.
-    pub fn remove(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Removed {
-        self.order_removal(Target::Chain(*fingerprint, *key))
+    /// Removes a chain end and what goes with it ([`crate::kv::remove`]), after everything that was
+    /// saved before. Waits for the disk.
+    pub fn remove(&self, fingerprint: &Fingerprint, end: &End) -> Removed {
+        self.order_removal(Target::Chain(*fingerprint, end.clone()))
     }
 
     /// Removes everything of a family. Waits for the disk.

@@ -11,18 +11,8 @@ use super::contents::Contents;
 use super::damage::Fault;
 use super::segment::Header;
 use super::shared::Shared;
-use crate::kv::key::{BlockKey, Fingerprint, RecordKey};
+use crate::kv::key::{End, Fingerprint, RecordKey};
 use crate::kv::layout::BLOCK;
-
-/// The end of a chain.
-#[derive(Debug, Clone)]
-pub(super) struct End {
-    pub(super) key: RecordKey,
-    pub(super) last: BlockKey,
-    pub(super) tail: Vec<u32>,
-    /// Its record, or the segment that it ends.
-    file: FileId,
-}
 
 impl Shared {
     /// All chain ends that are whole. Reads headers that nobody has read yet.
@@ -47,7 +37,7 @@ impl Shared {
         chain.whole.then_some(tokens)
     }
 
-    fn header(&self, id: FileId) -> Result<Header, Fault> {
+    pub(super) fn header(&self, id: FileId) -> Result<Header, Fault> {
         let (.., path) = self.locate(id).ok_or(Fault::Gone)?;
         Header::read(&File::open(path)?)
     }
@@ -55,49 +45,48 @@ impl Shared {
 
 impl Catalogue {
     /// The chain end called `key`.
-    pub(super) fn end(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<End> {
+    fn end(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<End> {
         let mut ends = self.shelf(fingerprint)?.files().filter_map(|id| self.end_of(id));
-        ends.find(|end| end.key == *key)
+        ends.find_map(|(found, end)| (found == *key).then_some(end))
     }
 
     /// What the list says of the chain that the file ends; `None` when it ends none.
     fn describe(&self, id: FileId) -> Option<Entry> {
-        let end = self.end_of(id)?;
-        let contents = self.entry(id)?.contents.as_ref()?;
+        let (key, end) = self.end_of(id)?;
+        let entry = self.entry(id)?;
+        let contents = entry.contents.as_ref()?;
         let fingerprint = contents.fingerprint();
         let chain = self.chain(&fingerprint, end.last);
         if !chain.whole {
             return None;
         }
         let blocks: usize = chain.segments.iter().map(|(_, blocks)| blocks).sum();
-        let entry = self.entry(end.file)?;
         let (own, complete) = match contents {
             Contents::Record(head) => (entry.bytes, head.complete),
             Contents::Segment(_) => (0, false),
         };
         let shares = chain.segments.iter().map(|(id, blocks)| self.share(*id, *blocks));
         Some(Entry {
-            key: end.key,
+            key,
             fingerprint,
             tokens: u32::try_from(blocks * BLOCK + end.tail.len()).unwrap_or(u32::MAX),
             bytes: shares.sum::<u64>() + own,
             complete,
             used_ms: entry.used / 1_000_000,
+            end,
         })
     }
 
-    fn end_of(&self, id: FileId) -> Option<End> {
-        let contents = self.entry(id)?.contents.as_ref()?;
-        match contents {
+    /// The end that the record `id` stands for, or at which nothing follows the segment `id`.
+    fn end_of(&self, id: FileId) -> Option<(RecordKey, End)> {
+        match self.entry(id)?.contents.as_ref()? {
             Contents::Record(head) => {
-                let (key, last, tail) = (head.key, head.last, head.tail.clone());
-                Some(End { key, last, tail, file: id })
+                Some((head.key, End { last: head.last, tail: head.tail.clone() }))
             }
             Contents::Segment(run) => {
-                let last = *run.keys.last()?;
-                let followed = self.shelf(&run.fingerprint)?.has_children(&[last]);
-                let key = RecordKey::new(&run.fingerprint, &last, &[]);
-                (!followed).then_some(End { key, last, tail: Vec::new(), file: id })
+                let end = End { last: *run.keys.last()?, tail: Vec::new() };
+                let followed = self.shelf(&run.fingerprint)?.has_children(&[end.last]);
+                (!followed).then(|| (end.key(&run.fingerprint), end))
             }
         }
     }

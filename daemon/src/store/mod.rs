@@ -82,7 +82,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::kv::block::Block;
-use crate::kv::key::{BlockKey, Digest, Field, Fields, Fingerprint, RecordKey};
+use crate::kv::key::{BlockKey, Digest, End, Field, Fields, Fingerprint, RecordKey};
 use crate::kv::layout::Layout;
 use crate::kv::record::Record;
 
@@ -232,4 +232,6 @@ pub struct Entry {
     pub complete: bool,
     /// Last use, in milliseconds since the epoch; future times are clamped to now.
     pub used_ms: u64,
+    /// Where it is.
+    pub end: End,
 }

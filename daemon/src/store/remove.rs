@@ -1,27 +1,22 @@
-//! Forgetting on request: a chain end, what only it needs, and everything that descends from it.
-//!
-//! The end of a chain is its last whole block and the tail after it. What goes is
-//!
-//! * the record of that end, and records and blocks that begin with the same tail: its descendants;
-//! * from the last block backwards, every block that then neither a record nor a block follows.
+//! Forgetting on request, by the rule of [`crate::kv::remove`].
 //!
 //! A segment that loses its last blocks only is cut: its first blocks are written again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 
 use super::catalogue::{Catalogue, Farewell, FileId};
 use super::contents::Contents;
-use super::list::End;
 use super::rewrite::Kind;
 use super::shared::Shared;
-use super::shelf::Shelf;
-use crate::kv::key::{BlockKey, Fingerprint, RecordKey};
+use super::shelf::{Branches, Shelf};
+use crate::kv::key::{BlockKey, End, Fingerprint};
+use crate::kv::remove::{Chains, Pieces, doomed};
 
 /// What is to be removed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Target {
-    Chain(Fingerprint, RecordKey),
+    Chain(Fingerprint, End),
     Family(Fingerprint),
     Everything,
 }
@@ -43,32 +38,29 @@ impl Shared {
         self.read_all_headers();
         let before = self.holdings();
         match target {
-            Target::Chain(fingerprint, key) => self.remove_chain(&fingerprint, &key),
+            Target::Chain(fingerprint, end) => self.remove_chain(&fingerprint, &end),
             Target::Family(fingerprint) => self.remove_family(&fingerprint),
             Target::Everything => self.remove_everything(),
         }
         before.less(self.holdings())
     }
 
-    fn remove_chain(&self, fingerprint: &Fingerprint, key: &RecordKey) {
-        let Some(end) = self.catalogue().end(fingerprint, key) else { return };
-        let next = self.next_tokens(fingerprint, end.last);
-        let extends = next.is_some_and(|next| next.starts_with(&end.tail));
-        let doomed = {
+    fn remove_chain(&self, fingerprint: &Fingerprint, end: &End) {
+        let next = self.tokens_after(fingerprint, end.last).unwrap_or_default();
+        let (segments, records) = {
             let catalogue = self.catalogue();
             let Some(shelf) = catalogue.shelf(fingerprint) else { return };
-            let mut doom = Doom { catalogue: &catalogue, shelf, doomed: Doomed::default() };
-            doom.descendants(&end, extends);
-            doom.ancestors(end.last);
-            doom.doomed
+            let on_disk = OnDisk { catalogue: &catalogue, shelf, next };
+            let Pieces { blocks, records } = doomed(&on_disk, end);
+            (on_disk.cuts(&blocks), records)
         };
-        for (id, keep) in doomed.segments {
+        for (id, keep) in segments {
             match keep {
                 0 => self.discard(id, Farewell::Removed),
                 keep => self.cut(id, keep),
             }
         }
-        doomed.records.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
+        records.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
     }
 
     fn remove_family(&self, fingerprint: &Fingerprint) {
@@ -105,13 +97,13 @@ impl Shared {
     }
 
     /// The tokens of the block after `last` in the same segment.
-    fn next_tokens(&self, fingerprint: &Fingerprint, last: BlockKey) -> Option<Vec<u32>> {
+    fn tokens_after(&self, fingerprint: &Fingerprint, last: BlockKey) -> Option<Vec<u32>> {
         let place = {
             let catalogue = self.catalogue();
             catalogue.place(catalogue.shelf(fingerprint)?, &last)?
         };
-        let mapping = self.mapping(place.file).ok()?;
-        mapping.header.blocks.get(place.index as usize + 1).map(|head| head.tokens.to_vec())
+        let header = self.header(place.file).ok()?;
+        header.blocks.get(place.index as usize + 1).map(|head| head.tokens.to_vec())
     }
 
     fn cut(&self, id: FileId, keep: usize) {
@@ -150,81 +142,66 @@ impl Removed {
     }
 }
 
-/// Files that go, and how many of their first blocks stay.
-#[derive(Debug, Default)]
-struct Doomed {
-    segments: BTreeMap<FileId, usize>,
-    records: BTreeSet<FileId>,
-}
-
-struct Doom<'a> {
+/// The chains of a family, as far as the catalogue knows them.
+struct OnDisk<'a> {
     catalogue: &'a Catalogue,
     shelf: &'a Shelf,
-    doomed: Doomed,
+    /// The tokens of the block after the removed end in the same segment: the catalogue only
+    /// knows those of first blocks.
+    next: Vec<u32>,
 }
 
-impl<'a> Doom<'a> {
-    /// Condemns an end and what goes on from it; `in_run`: also the block after it in its segment.
-    fn descendants(&mut self, end: &End, in_run: bool) {
-        let mut pending = Vec::new();
-        if let Some(branches) = self.shelf.branches(end.last.short()) {
-            let tails = branches.tails().filter(|(tail, _)| tail.starts_with(&end.tail));
-            self.doomed.records.extend(tails.map(|(_, id)| *id));
-            let blocks = branches.blocks().filter(|(head, _)| head.starts_with(&end.tail));
-            pending.extend(blocks.map(|(_, id)| (*id, 0)));
+impl Chains for OnDisk<'_> {
+    type Record = FileId;
+
+    fn parent(&self, key: &BlockKey) -> Option<BlockKey> {
+        let place = self.catalogue.place(self.shelf, key)?;
+        match place.index.checked_sub(1) {
+            Some(before) => self.keys(place.file).get(before as usize).copied(),
+            None => self.contents(place.file).map(Contents::parent),
         }
-        if let Some(place) = self.catalogue.place(self.shelf, &end.last).filter(|_| in_run) {
-            pending.push((place.file, place.index as usize + 1));
-        }
-        while let Some((id, keep)) = pending.pop() {
-            let all = self.len(id);
-            let until = self.doomed.segments.insert(id, keep).unwrap_or(all);
-            let keep = keep.min(until);
-            self.doomed.segments.insert(id, keep);
-            let branches = |key: &BlockKey| self.shelf.branches(key.short());
-            for branches in self.keys(id)[keep..until].iter().filter_map(branches) {
-                self.doomed.records.extend(branches.tails().map(|(_, id)| *id));
-                pending.extend(branches.blocks().map(|(_, id)| (*id, 0)));
+    }
+
+    fn after(&self, key: &BlockKey, tail: &[u32]) -> Pieces<FileId> {
+        let in_run = self.catalogue.place(self.shelf, key).and_then(|place| {
+            let next = self.keys(place.file).get(place.index as usize + 1)?;
+            self.next.starts_with(tail).then_some(*next)
+        });
+        let branches = self.shelf.branches(key.short());
+        let blocks = branches.into_iter().flat_map(Branches::blocks);
+        let blocks = blocks.filter(|(first, _)| first.starts_with(tail));
+        let firsts = blocks.filter_map(|(_, id)| self.keys(*id).first().copied());
+        let tails = branches.into_iter().flat_map(Branches::tails);
+        let records = tails.filter(|(other, _)| other.starts_with(tail)).map(|(_, id)| *id);
+        Pieces { blocks: in_run.into_iter().chain(firsts).collect(), records: records.collect() }
+    }
+}
+
+impl OnDisk<'_> {
+    /// The segments that hold some of `blocks`, and how many of their first blocks stay.
+    fn cuts(&self, blocks: &HashSet<BlockKey>) -> BTreeMap<FileId, usize> {
+        let mut cuts = BTreeMap::new();
+        for key in blocks {
+            let place = self.catalogue.place(self.shelf, key);
+            let place = place.map(|place| (place.file, place.index as usize));
+            // A crash can leave a block in two files.
+            let starts = self.shelf.heads(key.short()).iter();
+            let starts =
+                starts.filter(|id| self.keys(**id).first() == Some(key)).map(|id| (*id, 0));
+            for (id, index) in starts.chain(place) {
+                cuts.entry(id)
+                    .and_modify(|keep: &mut usize| *keep = index.min(*keep))
+                    .or_insert(index);
             }
         }
+        cuts
     }
 
-    /// Condemns blocks from `last` backwards until one is needed.
-    fn ancestors(&mut self, last: BlockKey) {
-        let mut next = last;
-        while let Some(place) = self.catalogue.place(self.shelf, &next) {
-            let (id, index) = (place.file, place.index as usize);
-            if index + 1 < self.kept(id) || self.is_followed(next) {
-                return;
-            }
-            self.doomed.segments.insert(id, index);
-            next = match index {
-                0 => self.contents(id).map_or(next, Contents::parent),
-                index => self.keys(id)[index - 1],
-            };
-        }
-    }
-
-    fn is_followed(&self, key: BlockKey) -> bool {
-        let Some(branches) = self.shelf.branches(key.short()) else { return false };
-        branches.tails().any(|(_, id)| !self.doomed.records.contains(id))
-            || branches.blocks().any(|(_, id)| self.kept(*id) > 0)
-    }
-
-    /// How many blocks of a segment stay.
-    fn kept(&self, id: FileId) -> usize {
-        self.doomed.segments.get(&id).copied().unwrap_or_else(|| self.len(id))
-    }
-
-    fn len(&self, id: FileId) -> usize {
-        self.keys(id).len()
-    }
-
-    fn keys(&self, id: FileId) -> &'a [BlockKey] {
+    fn keys(&self, id: FileId) -> &[BlockKey] {
         self.contents(id).map_or(&[], Contents::keys)
     }
 
-    fn contents(&self, id: FileId) -> Option<&'a Contents> {
+    fn contents(&self, id: FileId) -> Option<&Contents> {
         self.catalogue.entry(id)?.contents.as_ref()
     }
 }

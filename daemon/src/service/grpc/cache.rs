@@ -157,8 +157,8 @@ impl Daemon {
         match target {
             Some(Target::All(true)) => {
                 removed.entries = count(self.entries(peer).await?.len());
-                let blocks = self.forget(Removal::All).await?;
                 let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
+                let blocks = self.forget(Removal::All).await?;
                 removed.blocks = count(blocks.max(gone.blocks));
                 removed.disk_bytes = gone.bytes;
             }
@@ -189,10 +189,10 @@ impl Daemon {
         entry: &Entry,
         removed: &mut RemoveResponse,
     ) -> Result<(), Refusal> {
-        let blocks = self.forget(Removal::Prompt(entry.key)).await?;
-        let (fingerprint, key) = (entry.fingerprint, entry.key);
-        let gone = self.in_store(move |store| store.remove(&fingerprint, &key)).await;
+        let (fingerprint, end) = (entry.fingerprint, entry.end.clone());
+        let gone = self.in_store(move |store| store.remove(&fingerprint, &end)).await;
         let gone = gone.unwrap_or_default();
+        let blocks = self.forget(Removal::Prompt(entry.end.clone())).await?;
         removed.entries += 1;
         // Blocks in both tiers are the same blocks.
         removed.blocks += count(blocks.max(gone.blocks));

@@ -68,8 +68,8 @@ proptest! {
                 Act::Save { trunk, shared, len } => kit.save(&branch(trunk, shared, len)),
                 Act::Restore { trunk, len } => _ = kit.restore(&prompt(trunk, len)),
                 Act::Remove { trunk, len } => {
-                    let key = record(&kit.family, &prompt(trunk, len), true).key;
-                    kit.handle.remove(&kit.family.fingerprint, &key);
+                    let end = end(&kit.family, &prompt(trunk, len));
+                    kit.handle.remove(&kit.family.fingerprint, &end);
                     prop_assert!(!kit.found(&prompt(trunk, len)).1);
                 }
                 Act::Reopen => kit.reopen(),

@@ -41,7 +41,7 @@ fn child() {
         save.replace = i % 5 == 0;
         handle.save(save);
         if i % 7 == 0 {
-            handle.remove(&family.fingerprint, &record(&family, &tokens, true).key);
+            handle.remove(&family.fingerprint, &end(&family, &tokens));
         }
         if i % 16 == 0 {
             handle.flush();

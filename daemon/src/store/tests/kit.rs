@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::kv::block::{Block, Part};
 use crate::kv::codec::Codec;
-use crate::kv::key::{BlockKey, Digest, Fields, RecordKey, chain};
+use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey, chain};
 use crate::kv::layout::{BLOCK, LayerShape, Layout, Window};
 use crate::kv::record::Record;
 use crate::store::open::open_tuned;
@@ -202,6 +202,10 @@ pub(super) fn blocks(family: &Family, tokens: &[u32]) -> Vec<Arc<Block>> {
         Arc::new(block)
     };
     chunks.iter().zip(chain(&family.fingerprint, tokens)).map(block).collect()
+}
+
+pub(super) fn end(family: &Family, tokens: &[u32]) -> End {
+    End::of(&family.fingerprint, tokens)
 }
 
 pub(super) fn record(family: &Family, tokens: &[u32], complete: bool) -> Record {

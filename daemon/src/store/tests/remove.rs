@@ -1,13 +1,17 @@
 //! Removed means gone, and nothing else is.
 
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
 use super::kit::*;
+use crate::kv::index::{Budget, Index, Source};
 use crate::kv::key::chain;
 use crate::kv::layout::BLOCK;
 use crate::store::{Lookalike, head_digest};
 
 fn remove(kit: &Kit, tokens: &[u32]) -> (u64, u64) {
-    let key = record(&kit.family, tokens, true).key;
-    let removed = kit.handle.remove(&kit.family.fingerprint, &key);
+    let removed = kit.handle.remove(&kit.family.fingerprint, &end(&kit.family, tokens));
     (removed.blocks, removed.records)
 }
 
@@ -188,4 +192,73 @@ fn the_list_has_every_chain_end_with_its_tokens_and_bytes() {
     assert_eq!(kit.handle.find("").len(), 3);
     assert!(kit.handle.find("no hex").is_empty());
     assert_eq!(chain(&kit.family.fingerprint, &long).len(), 6);
+}
+
+#[test]
+fn an_end_that_only_memory_has_a_record_of_takes_its_descendants_from_the_disk() {
+    let mut kit = Kit::new();
+    let long = prompt(1, 170);
+    kit.save(&long);
+    assert_eq!(remove(&kit, &long[..70]), (5, 1));
+    expect(&mut kit, &[(&long, (0, false))]);
+}
+
+/// Prompts of one trunk that part from it anywhere.
+fn relative() -> impl Strategy<Value = Vec<u32>> {
+    let parts = (2..5u32, 60..140usize, 64..200usize);
+    parts.prop_map(|(seed, shared, len)| {
+        [&prompt(1, shared.min(len))[..], &prompt(seed, len.saturating_sub(shared))].concat()
+    })
+}
+
+fn remember(index: &mut Index, kit: &Kit, tokens: &[u32]) {
+    for block in blocks(&kit.family, tokens) {
+        index.insert(block, Source::Memory);
+    }
+    index.insert_record(Arc::new(record(&kit.family, tokens, true)), Source::Memory);
+}
+
+/// What [`Kit::found`] says of the disk.
+fn reached(index: &Index, kit: &Kit, tokens: &[u32]) -> (usize, bool) {
+    let record = record(&kit.family, tokens, true);
+    let blocks = index.longest(&chain(&kit.family.fingerprint, tokens), tokens).len();
+    let whole = blocks == tokens.len() / BLOCK;
+    (blocks, whole && index.record(&record.key, &record.tail).is_some())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_and_disk_forget_the_same(
+        prompts in prop::collection::vec((relative(), any::<bool>()), 1..8),
+        which in any::<prop::sample::Index>(),
+        cut in 1..200usize,
+    ) {
+        let kit = Kit::new();
+        let budget = Budget { heap: 1 << 30, mappings: 10 };
+        let (mut all, mut some) = (Index::new(budget), Index::new(budget));
+        for (tokens, loaded) in &prompts {
+            kit.save(tokens);
+            remember(&mut all, &kit, tokens);
+            if *loaded {
+                remember(&mut some, &kit, tokens);
+            }
+        }
+        // The end of a prompt, or any place before it.
+        let (removed, _) = which.get(&prompts);
+        let removed = &removed[..cut.min(removed.len())];
+        let end = end(&kit.family, removed);
+        kit.handle.remove(&kit.family.fingerprint, &end);
+        all.remove_chain(&end);
+        some.remove_chain(&end);
+        for (tokens, _) in &prompts {
+            let found = kit.found(tokens);
+            prop_assert_eq!(reached(&all, &kit, tokens), found);
+            let reached = reached(&some, &kit, tokens);
+            prop_assert!(reached.0 <= found.0 && reached.1 <= found.1);
+            let gone = found.0 <= removed.len() / BLOCK && !found.1;
+            prop_assert!(!tokens.starts_with(removed) || gone);
+        }
+    }
 }

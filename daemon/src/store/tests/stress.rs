@@ -38,7 +38,7 @@ fn readers_never_see_anything_wrong_while_others_write_and_remove() {
                 save.replace = i % 4 == 0;
                 handle.save(save);
                 if i % 9 == 0 {
-                    handle.remove(&family.fingerprint, &record(&family, &tokens, true).key);
+                    handle.remove(&family.fingerprint, &end(&family, &tokens));
                 }
             }
         });
