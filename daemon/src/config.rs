@@ -172,7 +172,7 @@ struct File {
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where to listen, unless a supervisor hands sockets over.
-    pub socket: PathBuf,
+    pub socket: SocketPath,
     /// The disk tier; `None` writes nothing.
     pub store: Option<store::Settings>,
     /// What to serve; the first is the default.
@@ -231,7 +231,7 @@ impl File {
     /// Fills in what was defaulted.
     fn fill(&mut self, config: &Config) {
         let bytes = |n: usize| Some(ByteSize(n as u64));
-        self.socket = Some(config.socket.clone());
+        self.socket = Some(config.socket.path().to_owned());
         self.cache_dir = config.store.as_ref().map(|store| store.dir.clone());
         self.no_persist = Some(config.store.is_none());
         let model = |source: &engine::Source| match &source.path {
@@ -292,8 +292,8 @@ impl TryFrom<File> for Config {
             other => bail!("device {other:?} is not in this version; auto and cpu are"),
         }
         let codec = file.kv_dtype.as_deref().map_or(Ok(Codec::default()), str::parse)?;
-        let socket = SocketPath::resolve(file.socket.as_deref())?.path().to_owned();
-        let store = store_settings(&file, &socket)?;
+        let socket = SocketPath::resolve(file.socket.as_deref())?;
+        let store = store_settings(&file, socket.path())?;
         let models = models(file.model.unwrap_or_default(), codec)?;
         let span = |text: &Option<String>| text.as_deref().map(humantime::parse_duration);
         Ok(Self {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use tinygpt_proto::socket::SocketPathError;
 use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
 use tinygptd::exit::Exit;
 use tinygptd::install::{self, Installation, Supervisor};
@@ -53,7 +54,12 @@ fn code(error: &anyhow::Error) -> Exit {
         }
         (_, Some(OpenError::Held { .. })) => Exit::Busy,
         (Some(_), _) | (_, Some(_)) => Exit::Create,
-        _ => error.downcast_ref::<Exit>().copied().unwrap_or(Exit::Usage),
+        _ => match error.downcast_ref::<SocketPathError>() {
+            Some(SocketPathError::Directory { .. } | SocketPathError::NotPrivate { .. }) => {
+                Exit::Create
+            }
+            _ => error.downcast_ref::<Exit>().copied().unwrap_or(Exit::Usage),
+        },
     }
 }
 
@@ -86,8 +92,10 @@ fn listen(
     if !inherited.is_empty() {
         return Ok((inherited, None));
     }
-    let (listener, file) = socket::bind(&config.socket)?;
-    tracing::info!(socket = %config.socket.display(), "listening");
+    config.socket.prepare()?;
+    let path = config.socket.path();
+    let (listener, file) = socket::bind(path)?;
+    tracing::info!(socket = %path.display(), "listening");
     Ok((vec![listener], Some(file)))
 }
 
@@ -151,7 +159,7 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
 /// This daemon, with these flags, for this user.
 fn installation(args: ServeArgs) -> anyhow::Result<Installation> {
     let config = Config::resolve(args.clone())?;
-    Installation::of_this_user(&args, &config.socket).context("cannot describe the service")
+    Installation::of_this_user(&args, config.socket.path()).context("cannot describe the service")
 }
 
 #[expect(clippy::print_stdout, reason = "the user sees what is done to the system")]

@@ -53,9 +53,9 @@ mod tests {
     use std::process::Command;
 
     use serde::Deserialize;
+    use tinygpt_proto::socket::MAX_PATH_BYTES;
 
     use super::*;
-    use crate::sys::socket::MAX_PATH;
 
     /// Every key that we use, with launchd's type for it; launchd itself ignores what it does not know, silently.
     #[derive(Deserialize)]
@@ -147,7 +147,7 @@ mod tests {
         let comment = text.split("<!--").nth(1).unwrap().split("-->").next().unwrap();
         assert!(!comment.contains("--"), "XML forbids two hyphens inside a comment");
         assert!(comment.contains("launchctl bootstrap") && comment.contains("@SOCKET@"));
-        let limit = MAX_PATH.min(103);
+        let limit = MAX_PATH_BYTES.min(103);
         assert!(comment.contains(&format!("at most {limit} bytes")));
     }
 

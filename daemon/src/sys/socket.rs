@@ -7,15 +7,11 @@
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use super::lock::{LockError, LockFile};
-
-/// Longest socket path in bytes: `sun_path` less its terminating zero.
-pub const MAX_PATH: usize = if cfg!(target_os = "macos") { 103 } else { 107 };
 
 /// The file of a socket that this process bound; dropping it unlinks the file, then lets the lock go.
 #[derive(Debug)]
@@ -27,14 +23,6 @@ pub struct SocketFile {
 /// Why a socket could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The system cannot express the path.
-    #[error("socket path {} is {length} bytes long, the system allows {MAX_PATH}", path.display())]
-    TooLong {
-        /// The path asked for.
-        path: PathBuf,
-        /// Its length in bytes.
-        length: usize,
-    },
     /// The directory cannot be created or examined.
     #[error("cannot prepare the socket directory {}", path.display())]
     Directory {
@@ -91,9 +79,9 @@ pub enum SocketError {
 
 /// Listens on `path`: 0600, non-blocking, in a directory (created 0700) where nobody else can replace it.
 ///
+/// What is asked of the folder of a default path is stricter, and was asked before (`SocketPath::prepare`).
 /// The listener works for as long as it lives; the file goes when the [`SocketFile`] is dropped.
 pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
-    check_length(path)?;
     prepare_directory(directory_of(path))?;
     let lock = LockFile::acquire(&lock_path(path), path)?;
     clear_stale(path)?;
@@ -108,14 +96,6 @@ pub fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     name.into()
-}
-
-fn check_length(path: &Path) -> Result<(), SocketError> {
-    let length = path.as_os_str().as_bytes().len();
-    if length > MAX_PATH {
-        return Err(SocketError::TooLong { path: path.to_owned(), length });
-    }
-    Ok(())
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -253,16 +233,6 @@ mod tests {
         drop(bind(&path).unwrap());
         assert!(!path.exists());
         let _again = bind(&path).unwrap();
-    }
-
-    #[test]
-    fn the_longest_path_works_and_one_more_byte_is_refused_with_both_numbers() {
-        let dir = tempfile::tempdir().unwrap();
-        let room = MAX_PATH - dir.path().as_os_str().len() - 1;
-        let _longest = bind(&dir.path().join("s".repeat(room))).unwrap();
-        let error = bind(&dir.path().join("s".repeat(room + 1))).unwrap_err();
-        let numbers = format!("is {} bytes long, the system allows {MAX_PATH}", MAX_PATH + 1);
-        assert!(error.to_string().ends_with(&numbers), "{error}");
     }
 
     #[test]
