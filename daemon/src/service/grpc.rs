@@ -38,8 +38,7 @@ pub struct Models(pub Arc<Daemon>);
 pub struct Admin(pub Arc<Daemon>);
 
 impl Daemon {
-    /// Places an order with the model called `model`, unless the daemon is about to end. The
-    /// daemon is busy from here on, also while the order waits for its model.
+    /// Places an order with the model called `model`, unless the daemon is about to end.
     async fn place(&self, order: Order, model: &str) -> Result<(Running, Flight), Refusal> {
         if self.drain.is_cancelled() {
             return Err(Refusal::Engine(Failure::Draining));

@@ -24,6 +24,7 @@ mod inquire;
 pub mod models;
 pub mod order;
 pub mod peer;
+pub mod presence;
 pub mod prompt;
 pub mod refusal;
 mod serve;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use self::models::Models;
+use self::presence::Presence;
 use self::tally::Tally;
 use crate::engine::{EngineHandle, Settings};
 use crate::store::StoreHandle;
@@ -84,6 +86,7 @@ pub struct Daemon {
     facts: Facts,
     logs: Option<LogFilter>,
     tally: Tally,
+    presence: Presence,
     /// Cancelled by the request to drain.
     drain: CancellationToken,
 }
@@ -103,6 +106,7 @@ impl Daemon {
             facts,
             logs,
             tally: Tally::default(),
+            presence: Presence::default(),
             drain: CancellationToken::new(),
         }
     }

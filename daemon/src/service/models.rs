@@ -156,6 +156,11 @@ impl Slot {
         }
     }
 
+    /// Whether its model is being loaded.
+    pub fn is_loading(&self) -> bool {
+        matches!(*self.readiness.borrow(), Readiness::Loading)
+    }
+
     fn is_poisoned(&self) -> bool {
         matches!(*self.engine.state().borrow(), State::Poisoned)
     }

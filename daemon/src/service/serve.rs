@@ -21,10 +21,12 @@ use tonic::service::InterceptorLayer;
 use tonic::service::interceptor::ResponseBody;
 use tonic::transport::Server;
 use tonic_reflection::server::Builder;
+use tower::layer::layer_fn;
 use tower::util::MapResponseLayer;
 
 use super::authority::AuthorityStream;
 use super::grpc::{Admin, Cache, Inference, Models};
+use super::models::Slot;
 use super::peer::Peer;
 use super::{Daemon, health};
 
@@ -43,7 +45,7 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 pub struct Limits {
     /// What running requests get after `shutdown`.
     pub grace: Duration,
-    /// End after so long without a request.
+    /// End when nobody has called for so long, the health service aside.
     pub idle_exit: Option<Duration>,
 }
 
@@ -95,11 +97,13 @@ pub async fn serve(
     limits: Limits,
 ) -> Result<Ended, ServeError> {
     let daemon = Arc::new(daemon);
+    let presence = daemon.presence.clone();
     let (reporter, health) = tonic_health::server::health_reporter();
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .layer(MapResponseLayer::new(with_version::<ResponseBody<Body>>))
         .layer(InterceptorLayer::new(Peer::check::<()>))
+        .layer(layer_fn(move |calls| presence.attend(calls)))
         .add_service(sized!(InferenceServiceServer::new(Inference(Arc::clone(&daemon)))))
         .add_service(sized!(CacheServiceServer::new(Cache(Arc::clone(&daemon)))))
         .add_service(sized!(ModelServiceServer::new(Models(Arc::clone(&daemon)))))
@@ -152,15 +156,21 @@ impl Daemon {
         ended
     }
 
-    /// Returns when nobody has asked anything for `limit`.
+    /// Returns when nobody has asked anything for `limit`. Idleness begins when every model is
+    /// loaded: whoever has started this daemon for a model waits for it until then.
     async fn idle(&self, limit: Option<Duration>) {
         let Some(limit) = limit else { return pending().await };
+        let mut changes = self.models.changes();
         loop {
-            let idle = self.tally.idle();
-            if idle >= limit {
+            let idle = self.presence.idle();
+            let loading = self.models.all().iter().any(Slot::is_loading);
+            if idle >= limit && !loading {
                 return;
             }
-            sleep(limit - idle).await;
+            tokio::select! {
+                Ok(()) = changes.changed() => self.presence.touch(),
+                () = sleep(limit.saturating_sub(idle)), if !loading => {}
+            }
         }
     }
 }
@@ -177,4 +187,54 @@ fn reflection() -> Builder<'static> {
     Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::path::Path;
+    use std::process::Command;
+    use std::time::SystemTime;
+
+    use tinygpt_kernels::Pool;
+
+    use super::*;
+    use crate::engine::{self, Budget, Settings, Source};
+    use crate::kv::codec::Codec;
+    use crate::service::Facts;
+
+    /// A daemon whose model is read from a pipe: it loads until somebody has written there.
+    fn loading(pipe: &Path) -> Daemon {
+        assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        let engine = Settings {
+            queue: 1,
+            active_budget: 1 << 20,
+            cache_budget: Budget { heap: 1 << 20, mappings: 1 },
+            stall: Duration::from_secs(1),
+        };
+        let source = Source { name: "slow".into(), path: Some(pipe.into()), codec: Codec::F16 };
+        let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
+        let (handle, _) = engine::spawn(engine.clone(), source, pool, None).unwrap();
+        let started = SystemTime::now();
+        let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine };
+        Daemon::new(vec![handle], None, facts, None)
+    }
+
+    #[tokio::test]
+    async fn idleness_begins_when_the_models_are_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let limit = Duration::from_millis(200);
+        let limits = Limits { grace: Duration::ZERO, idle_exit: Some(limit) };
+        let daemon = loading(&pipe);
+        let serving = tokio::spawn(serve(daemon, tokio_stream::pending(), pending(), limits));
+        sleep(3 * limit).await;
+        assert!(!serving.is_finished(), "it ended while its model was loading");
+        // The pipe's end is the end of loading: no model, but nothing to wait for either.
+        drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+        let loaded = Instant::now();
+        assert_eq!(serving.await.unwrap().unwrap(), Ended::Idle);
+        assert!(loaded.elapsed() >= limit, "idle for {:?} only", loaded.elapsed());
+    }
 }

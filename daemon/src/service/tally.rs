@@ -3,23 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use crate::engine::job::Done;
 
 /// Counters that every request adds to.
-#[derive(Debug, Clone)]
-pub struct Tally(Arc<Counters>);
-
-#[derive(Debug)]
-struct Counters {
-    epoch: Instant,
-    /// Milliseconds between `epoch` and the last call.
-    last_call: AtomicU64,
-    /// Requests that have begun and not ended.
-    open: AtomicU64,
-    counts: [AtomicU64; Counter::NAMES.len()],
-}
+#[derive(Debug, Clone, Default)]
+pub struct Tally(Arc<[AtomicU64; Counter::NAMES.len()]>);
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,54 +48,26 @@ impl Counter {
     ];
 }
 
-impl Default for Tally {
-    fn default() -> Self {
-        let counters = Counters {
-            epoch: Instant::now(),
-            last_call: AtomicU64::new(0),
-            open: AtomicU64::new(0),
-            counts: Default::default(),
-        };
-        Self(Arc::new(counters))
-    }
-}
-
 impl Tally {
-    /// A request begins. It is open for as long as what is returned lives.
+    /// A request begins.
     pub fn begin(&self) -> Flight {
-        self.0.open.fetch_add(1, Ordering::AcqRel);
         self.add(Counter::Requests, 1);
         Flight { tally: self.clone(), ended: false }
     }
 
-    /// Somebody called.
-    pub fn touch(&self) {
-        let now = self.0.epoch.elapsed().as_millis();
-        self.0.last_call.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Release);
-    }
-
-    /// For how long nobody has called; zero while a request is open.
-    pub fn idle(&self) -> Duration {
-        if self.0.open.load(Ordering::Acquire) > 0 {
-            return Duration::ZERO;
-        }
-        let last = Duration::from_millis(self.0.last_call.load(Ordering::Acquire));
-        self.0.epoch.elapsed().saturating_sub(last)
-    }
-
     /// One counter.
     pub fn count(&self, count: Counter) -> u64 {
-        self.0.counts[count as usize].load(Ordering::Relaxed)
+        self.0[count as usize].load(Ordering::Relaxed)
     }
 
     /// All counters by name.
     pub fn counts(&self) -> BTreeMap<String, u64> {
-        let counts = self.0.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
         Counter::NAMES.into_iter().map(str::to_owned).zip(counts).collect()
     }
 
     fn add(&self, count: Counter, n: u64) {
-        self.0.counts[count as usize].fetch_add(n, Ordering::Relaxed);
+        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
     }
 }
 
@@ -141,8 +102,6 @@ impl Drop for Flight {
         if !self.ended {
             self.tally.add(Counter::Cancelled, 1);
         }
-        self.tally.touch();
-        self.tally.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -157,16 +116,5 @@ mod tests {
         tally.begin().failed();
         assert_eq!((tally.count(Counter::Requests), tally.count(Counter::Cancelled)), (2, 1));
         assert_eq!(tally.counts()["requests_failed"], 1);
-    }
-
-    #[test]
-    fn a_daemon_with_an_open_request_is_not_idle() {
-        let tally = Tally::default();
-        std::thread::sleep(Duration::from_millis(5));
-        assert!(tally.idle() >= Duration::from_millis(5));
-        let open = tally.begin();
-        assert_eq!(tally.idle(), Duration::ZERO);
-        drop(open);
-        assert!(tally.idle() < Duration::from_millis(5));
     }
 }
