@@ -57,8 +57,8 @@ pub enum Command {
     },
 }
 
-/// Flags of the daemon. Each is also a key of `tinygptd.toml`, except `--config` and
-/// `--self-check`.
+/// Flags of the daemon. Each is also a key of `tinygptd.toml`, except `--config`, `--self-check`
+/// and `--socket`: no client reads that file, so none would find a socket that it names.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ServeArgs {
     /// Socket to listen on
@@ -148,7 +148,6 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
-    socket: Option<PathBuf>,
     cache_dir: Option<PathBuf>,
     no_persist: Option<bool>,
     model: Option<Vec<String>>,
@@ -197,21 +196,23 @@ impl Config {
     /// # Errors
     /// When the file cannot be read or has unknown keys, or a value makes no sense.
     pub fn resolve(args: ServeArgs) -> anyhow::Result<Self> {
+        let socket = SocketPath::resolve(args.socket.as_deref())?;
         let file = File::find(args.config.as_deref())?;
-        args.over(file).try_into()
+        Self::new(socket, args.over(file))
     }
 
-    /// The effective configuration as `tinygptd.toml`.
+    /// The effective configuration as `tinygptd.toml`, under the socket as a comment.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
     pub fn print(args: ServeArgs) -> anyhow::Result<String> {
+        let socket = SocketPath::resolve(args.socket.as_deref())?;
         let mut file = args.clone().over(File::find(args.config.as_deref())?);
-        let config = Self::try_from(file.clone())?;
+        let config = Self::new(socket, file.clone())?;
         file.fill(&config);
-        Ok(toml::to_string(&file)?)
+        let path = config.socket.path();
+        Ok(format!("# It listens on {path:?}.\n{}", toml::to_string(&file)?))
     }
-}
 
 impl File {
     /// The named file, else the user's own if there is one.
@@ -231,7 +232,6 @@ impl File {
     /// Fills in what was defaulted.
     fn fill(&mut self, config: &Config) {
         let bytes = |n: usize| Some(ByteSize(n as u64));
-        self.socket = Some(config.socket.path().to_owned());
         self.cache_dir = config.store.as_ref().map(|store| store.dir.clone());
         self.no_persist = Some(config.store.is_none());
         let model = |source: &engine::Source| match &source.path {
@@ -258,7 +258,6 @@ impl ServeArgs {
     fn over(self, file: File) -> File {
         let duration = |duration: humantime::Duration| duration.to_string();
         File {
-            socket: self.socket.or(file.socket),
             cache_dir: self.cache_dir.or(file.cache_dir),
             no_persist: if self.no_persist { Some(true) } else { file.no_persist },
             model: if self.model.is_empty() { file.model } else { Some(self.model) },
@@ -280,10 +279,8 @@ impl ServeArgs {
     }
 }
 
-impl TryFrom<File> for Config {
-    type Error = anyhow::Error;
-
-    fn try_from(file: File) -> anyhow::Result<Self> {
+impl Config {
+    fn new(socket: SocketPath, file: File) -> anyhow::Result<Self> {
         if file.numerics == Some(Numerics::Fast) {
             bail!("numerics = \"fast\" is not in this version; \"exact\" is");
         }
@@ -292,7 +289,6 @@ impl TryFrom<File> for Config {
             other => bail!("device {other:?} is not in this version; auto and cpu are"),
         }
         let codec = file.kv_dtype.as_deref().map_or(Ok(Codec::default()), str::parse)?;
-        let socket = SocketPath::resolve(file.socket.as_deref())?;
         let store = store_settings(&file, socket.path())?;
         let models = models(file.model.unwrap_or_default(), codec)?;
         let span = |text: &Option<String>| text.as_deref().map(humantime::parse_duration);
@@ -399,9 +395,13 @@ mod tests {
         Ok(toml::from_str(text)?)
     }
 
+    fn socket() -> SocketPath {
+        SocketPath::resolve(Some(Path::new("/s"))).unwrap()
+    }
+
     fn config(args: &[&str], text: &str) -> anyhow::Result<Config> {
         let args = Args::try_parse_from([&["tinygptd"], args].concat())?;
-        args.serve.over(file(text)?).try_into()
+        Config::new(socket(), args.serve.over(file(text)?))
     }
 
     #[test]
@@ -415,6 +415,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_and_unknown_values_are_errors_that_name_them() {
+        assert!(config(&[], "socket = \"/x\"").unwrap_err().to_string().contains("socket"));
         assert!(config(&[], "thread = 3").unwrap_err().to_string().contains("thread"));
         assert!(config(&[], "kv-dtype = \"q9\"").unwrap_err().to_string().contains("q9"));
         assert!(config(&["--numerics", "fast"], "").unwrap_err().to_string().contains("fast"));
@@ -440,10 +441,10 @@ mod tests {
     #[test]
     fn the_printed_configuration_reads_back_as_itself() {
         let mut printed = file("threads = 3").unwrap();
-        let config: Config = printed.clone().try_into().unwrap();
+        let config = Config::new(socket(), printed.clone()).unwrap();
         printed.fill(&config);
         let text = toml::to_string(&printed).unwrap();
-        let again: Config = file(&text).unwrap().try_into().unwrap();
+        let again = Config::new(socket(), file(&text).unwrap()).unwrap();
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }
 }
