@@ -3,13 +3,15 @@
 //! Precedence: default < `tinygptd.toml` < environment < flags. Unknown keys are errors.
 //! Each component defines its own settings and receives nothing else.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use bytesize::ByteSize;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::builder::Resettable;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
 use tinygpt_proto::socket::SocketPath;
@@ -33,6 +35,27 @@ pub struct Args {
     /// Something else than serving.
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+impl Args {
+    /// Reads a command line and the environment, in which an empty variable counts as unset, as
+    /// it does for every client.
+    ///
+    /// # Errors
+    /// When the words make no sense, or ask for help.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = without_empty_variables(Self::command());
+        let matches = command.try_get_matches_from_mut(words)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let look = |arg: Arg| match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+        _ => arg,
+    };
+    command.mut_args(look).mut_subcommands(without_empty_variables)
 }
 
 /// What to do instead of serving.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use tinygpt_proto::socket::SocketPathError;
 use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
 use tinygptd::exit::Exit;
@@ -23,7 +23,7 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 fn main() -> ExitCode {
     // Takes descriptors out of the environment: before any thread.
     let inherited = supervisor::inherited_listeners();
-    let args = match Args::try_parse() {
+    let args = match Args::read(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => {
             // Help goes to stdout, errors to stderr; nobody is left to tell when that fails.

@@ -68,3 +68,19 @@ async fn a_folder_that_the_user_named_may_be_a_link() {
     symlink(&socket, home.socket()).unwrap();
     home.await_serving().await;
 }
+
+#[tokio::test]
+async fn variables_that_are_empty_are_unset() {
+    let home = Home::new();
+    let mut command = daemon(&home);
+    for name in ["TINYGPT_SOCKET", "TINYGPT_CACHE_DIR", "TINYGPT_CONFIG"] {
+        command.env(name, "");
+    }
+    let _daemon = Started::new(&mut command);
+    symlink(folder(&home).join("tinygptd.sock"), home.socket()).unwrap();
+    home.await_serving().await;
+    let mut config = Command::new(tinygptd());
+    home.settle(&mut config);
+    let printed = config.arg("config").env("TINYGPT_CACHE_DIR", "").output().unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+}
