@@ -16,6 +16,7 @@ use etcetera::BaseStrategy;
 use serde::{Deserialize, Serialize};
 use tinygpt_proto::socket::SocketPath;
 
+use crate::exit::Usage;
 use crate::kv::codec::Codec;
 use crate::kv::index::Budget;
 use crate::{engine, store};
@@ -218,24 +219,29 @@ impl Config {
     ///
     /// # Errors
     /// When the file cannot be read or has unknown keys, or a value makes no sense.
-    pub fn resolve(args: ServeArgs) -> anyhow::Result<Self> {
-        let socket = SocketPath::resolve(args.socket.as_deref())?;
-        let file = File::find(args.config.as_deref())?;
-        Self::new(socket, args.over(file))
+    pub fn resolve(args: ServeArgs) -> Result<Self, Usage> {
+        Ok(Self::with_file(args)?.0)
     }
 
     /// The effective configuration as `tinygptd.toml`, under the socket as a comment.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
-    pub fn print(args: ServeArgs) -> anyhow::Result<String> {
-        let socket = SocketPath::resolve(args.socket.as_deref())?;
-        let mut file = args.clone().over(File::find(args.config.as_deref())?);
-        let config = Self::new(socket, file.clone())?;
+    pub fn print(args: ServeArgs) -> Result<String, Usage> {
+        let (config, mut file) = Self::with_file(args)?;
         file.fill(&config);
-        let path = config.socket.path();
-        Ok(format!("# It listens on {path:?}.\n{}", toml::to_string(&file)?))
+        let printed = toml::to_string(&file).context("cannot write the configuration as TOML")?;
+        Ok(format!("# It listens on {:?}.\n{printed}", config.socket.path()))
     }
+
+    /// The configuration, and what of it was given.
+    fn with_file(args: ServeArgs) -> anyhow::Result<(Self, File)> {
+        let socket = SocketPath::resolve(args.socket.as_deref())?;
+        let found = File::find(args.config.as_deref())?;
+        let file = args.over(found);
+        Ok((Self::new(socket, file.clone())?, file))
+    }
+}
 
 impl File {
     /// The named file, else the user's own if there is one.

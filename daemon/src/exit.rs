@@ -5,6 +5,12 @@
 
 use std::process::ExitCode;
 
+use tinygpt_proto::socket::SocketPathError;
+
+use crate::store::OpenError;
+use crate::sys::lock::LockError;
+use crate::sys::socket::SocketError;
+
 /// Why the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -23,10 +29,33 @@ pub enum Exit {
     Busy = 75,
 }
 
+/// What only the user can mend: arguments, environment or configuration file.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Usage(#[from] pub anyhow::Error);
+
 impl Exit {
     /// Every way to end, in the order of the codes.
     pub const ALL: [Self; 6] =
         [Self::Done, Self::Usage, Self::Model, Self::Internal, Self::Create, Self::Busy];
+
+    /// What an error that ends the process stands for. One that nobody has thought of may be gone
+    /// at the next try.
+    #[must_use]
+    pub fn of(error: &anyhow::Error) -> Self {
+        if error.is::<Usage>() {
+            Self::Usage
+        } else if is_held(error) {
+            Self::Busy
+        } else if error.is::<SocketError>()
+            || error.is::<SocketPathError>()
+            || error.is::<OpenError>()
+        {
+            Self::Create
+        } else {
+            Self::Internal
+        }
+    }
 
     /// The process's exit code.
     #[must_use]
@@ -41,17 +70,13 @@ impl Exit {
     }
 }
 
-impl std::fmt::Display for Exit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Done => "done",
-            Self::Usage => "wrong usage",
-            Self::Model => "a model cannot be loaded",
-            Self::Internal => "an internal error",
-            Self::Create => "something cannot be created",
-            Self::Busy => "another daemon is running",
-        })
-    }
+/// Whether another daemon has what this one wants.
+fn is_held(error: &anyhow::Error) -> bool {
+    let socket = matches!(
+        error.downcast_ref(),
+        Some(SocketError::Lock(LockError::Held { .. }) | SocketError::InUse { .. })
+    );
+    socket || matches!(error.downcast_ref(), Some(OpenError::Held { .. }))
 }
 
 impl From<Exit> for ExitCode {
@@ -64,6 +89,16 @@ impl From<Exit> for ExitCode {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_nobody_has_thought_of_may_be_gone_at_the_next_try() {
+        let refused = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        let error = anyhow::Error::new(refused).context("cannot start the runtime");
+        assert!(!Exit::of(&error).is_permanent());
+        let mistake = anyhow::Error::new(Usage(error)).context("cannot describe the service");
+        assert_eq!(Exit::of(&mistake), Exit::Usage);
+        assert_eq!(format!("{mistake:#}").matches("runtime").count(), 1);
+    }
 
     #[test]
     fn systemd_does_not_retry_what_cannot_be_mended_by_retrying() {

@@ -4,16 +4,14 @@ use std::io::IsTerminal;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::CommandFactory;
-use tinygpt_proto::socket::SocketPathError;
 use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
-use tinygptd::exit::Exit;
+use tinygptd::exit::{Exit, Usage};
 use tinygptd::install::{self, Installation, Supervisor};
 use tinygptd::service::LogFilter;
-use tinygptd::store::{self, OpenError, StoreHandle, StoreThreads};
-use tinygptd::sys::lock::LockError;
-use tinygptd::sys::socket::{self, SocketError, SocketFile};
+use tinygptd::store::{self, StoreHandle, StoreThreads};
+use tinygptd::sys::socket::{self, SocketFile};
 use tinygptd::sys::supervisor;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt;
@@ -41,25 +39,8 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("tinygptd: {error:#}");
-            code(&error).into()
+            Exit::of(&error).into()
         }
-    }
-}
-
-/// The exit code that an error stands for.
-fn code(error: &anyhow::Error) -> Exit {
-    match (error.downcast_ref::<SocketError>(), error.downcast_ref::<OpenError>()) {
-        (Some(SocketError::Lock(LockError::Held { .. }) | SocketError::InUse { .. }), _) => {
-            Exit::Busy
-        }
-        (_, Some(OpenError::Held { .. })) => Exit::Busy,
-        (Some(_), _) | (_, Some(_)) => Exit::Create,
-        _ => match error.downcast_ref::<SocketPathError>() {
-            Some(SocketPathError::Directory { .. } | SocketPathError::NotPrivate { .. }) => {
-                Exit::Create
-            }
-            _ => error.downcast_ref::<Exit>().copied().unwrap_or(Exit::Usage),
-        },
     }
 }
 
@@ -69,7 +50,8 @@ fn start(args: ServeArgs, inherited: Vec<UnixListener>) -> anyhow::Result<Exit> 
     let logs = log(&config)?;
     if self_check {
         let (store, _threads) = open_store(&config)?;
-        return tinygptd::self_check::run(&config, store);
+        let nothing = || Usage(anyhow!("nothing is persisted, so there is nothing to check"));
+        return tinygptd::self_check::run(&config, &store.ok_or_else(nothing)?);
     }
     let (listeners, _file) = listen(&config, inherited)?;
     let (store, _threads) = open_store(&config)?;
@@ -120,8 +102,9 @@ fn shutdown() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 fn log(config: &Config) -> anyhow::Result<LogFilter> {
-    let filter = EnvFilter::try_new(&config.log);
-    let filter = filter.with_context(|| format!("cannot use log filter {:?}", config.log))?;
+    let filter = EnvFilter::try_new(&config.log)
+        .with_context(|| format!("cannot use log filter {:?}", config.log))
+        .map_err(Usage)?;
     let (filter, handle) = reload::Layer::new(filter);
     let lines = match config.log_format {
         LogFormat::Json => fmt::layer().json().with_writer(std::io::stderr).boxed(),

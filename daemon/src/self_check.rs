@@ -24,16 +24,15 @@ const SAMPLE: usize = 16;
 /// Compares a sample and reports on stderr; the exit code says whether all were equal.
 ///
 /// # Errors
-/// When there is no cache, or a request fails.
-pub fn run(config: &Config, store: Option<StoreHandle>) -> anyhow::Result<Exit> {
-    let Some(store) = store else { bail!("nothing is persisted, so there is nothing to check") };
-    let engines = crate::start_engines(config, Some(&store))?;
+/// When a request fails.
+pub fn run(config: &Config, store: &StoreHandle) -> anyhow::Result<Exit> {
+    let engines = crate::start_engines(config, Some(store))?;
     let mut different = 0;
     let mut checked = 0;
     for engine in &engines {
-        let info = ready(engine)?;
+        let Some(info) = ready(engine)? else { return Ok(Exit::Model) };
         for entry in store.list().into_iter().filter(|entry| entry.complete).take(SAMPLE) {
-            let Some(equal) = check(engine, &info, &store, &entry)? else { continue };
+            let Some(equal) = check(engine, &info, store, &entry)? else { continue };
             checked += 1;
             different += usize::from(!equal);
             let verdict = if equal { "equal" } else { "DIFFERENT" };
@@ -45,12 +44,16 @@ pub fn run(config: &Config, store: Option<StoreHandle>) -> anyhow::Result<Exit> 
     Ok(if different == 0 { Exit::Done } else { Exit::Internal })
 }
 
-fn ready(engine: &EngineHandle) -> anyhow::Result<Arc<ModelInfo>> {
+/// The model when it is loaded; `None` when it cannot be.
+fn ready(engine: &EngineHandle) -> anyhow::Result<Option<Arc<ModelInfo>>> {
     let mut state = engine.state();
     loop {
         match &*state.borrow_and_update() {
-            State::Ready(info) => return Ok(Arc::clone(info)),
-            State::Failed(words) => return Err(anyhow::anyhow!("{words}").context(Exit::Model)),
+            State::Ready(info) => return Ok(Some(Arc::clone(info))),
+            State::Failed(words) => {
+                tracing::error!("{words}");
+                return Ok(None);
+            }
             State::Poisoned => bail!("the engine died"),
             State::Loading => {}
         }

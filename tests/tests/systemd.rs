@@ -89,6 +89,15 @@ fn installing_writes_absolute_paths_and_has_systemd_listen() {
     assert!(fs::read_dir(units).unwrap().next().is_none(), "a unit was left behind");
 }
 
+#[test]
+fn a_supervisor_that_refuses_is_no_mistake_of_the_user() {
+    let _alone = ALONE.blocking_lock();
+    let home = Home::new();
+    let refused = with_systemctl(&home, "echo no bus >&2; exit 1", &["install"]);
+    assert_eq!(refused.status.code(), Some(70), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no bus"));
+}
+
 /// The command, started as systemd would: with the listener on descriptor 3 and told so.
 fn handed(listener: &UnixListener, command: &Command) -> Command {
     fcntl_setfd(listener, FdFlags::empty()).unwrap();
@@ -118,10 +127,14 @@ impl Notified {
 
 /// Runs a daemon's command in a home of its own, beside a `systemctl` that writes down its calls.
 fn with_fake_systemctl(home: &Home, arguments: &[&str]) -> Output {
-    let (bin, calls) = (home.path("bin"), home.path("calls"));
+    with_systemctl(home, &format!("echo \"$@\" >> {}", home.path("calls").display()), arguments)
+}
+
+/// The same beside a `systemctl` that is this script.
+fn with_systemctl(home: &Home, script: &str, arguments: &[&str]) -> Output {
+    let bin = home.path("bin");
     fs::create_dir_all(&bin).unwrap();
-    let script = format!("#!/bin/sh\necho \"$@\" >> {}\n", calls.display());
-    fs::write(bin.join("systemctl"), script).unwrap();
+    fs::write(bin.join("systemctl"), format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(bin.join("systemctl"), Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap());
     let mut command = Command::new(tinygptd());
