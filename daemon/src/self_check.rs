@@ -18,7 +18,7 @@ use crate::kv::codec::Codec;
 use crate::kv::key::Fields;
 use crate::store::{Entry, StoreHandle};
 
-/// Cached prompts that are compared.
+/// Cached prompts of each model that are compared.
 const SAMPLE: usize = 16;
 
 /// Compares a sample and reports on stderr; the exit code says whether all were equal.
@@ -31,8 +31,12 @@ pub fn run(config: &Config, store: &StoreHandle) -> anyhow::Result<Exit> {
     let mut checked = 0;
     for engine in &engines {
         let Some(info) = ready(engine)? else { return Ok(Exit::Model) };
-        for entry in store.list().into_iter().filter(|entry| entry.complete).take(SAMPLE) {
-            let Some(equal) = check(engine, &info, store, &entry)? else { continue };
+        let complete = store.list().into_iter().filter(|entry| entry.complete);
+        let own = complete.filter_map(|entry| {
+            check(engine, &info, store, &entry).transpose().map(|equal| (entry, equal))
+        });
+        for (entry, equal) in own.take(SAMPLE) {
+            let equal = equal?;
             checked += 1;
             different += usize::from(!equal);
             let verdict = if equal { "equal" } else { "DIFFERENT" };
