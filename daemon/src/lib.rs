@@ -66,7 +66,7 @@ pub async fn run(
 ) -> anyhow::Result<Exit> {
     let engines = start_engines(&config, store.as_ref())?;
     let facts = Facts {
-        socket: Some(config.socket.path().to_owned()),
+        socket: listeners.first().and_then(sys::socket::address),
         cache_dir: config.store.as_ref().map(|store| store.dir.clone()),
         started: SystemTime::now(),
         threads: config.threads.get(),

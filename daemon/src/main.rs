@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
@@ -49,12 +50,13 @@ fn start(args: ServeArgs, inherited: Vec<UnixListener>) -> anyhow::Result<Exit> 
     let config = Config::resolve(args)?;
     let logs = log(&config)?;
     if self_check {
-        let (store, _threads) = open_store(&config)?;
+        let (store, _threads) = open_store(&config, config.socket.path())?;
         let nothing = || Usage(anyhow!("nothing is persisted, so there is nothing to check"));
         return tinygptd::self_check::run(&config, &store.ok_or_else(nothing)?);
     }
     let (listeners, _file) = listen(&config, inherited)?;
-    let (store, _threads) = open_store(&config)?;
+    let address = listeners.first().and_then(socket::address);
+    let (store, _threads) = open_store(&config, &address.unwrap_or_default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -81,8 +83,13 @@ fn listen(
     Ok((vec![listener], Some(file)))
 }
 
-fn open_store(config: &Config) -> anyhow::Result<(Option<StoreHandle>, Option<StoreThreads>)> {
+/// The disk tier, if there is one, whose lock tells others that this daemon is at `socket`.
+fn open_store(
+    config: &Config,
+    socket: &Path,
+) -> anyhow::Result<(Option<StoreHandle>, Option<StoreThreads>)> {
     let Some(settings) = config.store.clone() else { return Ok((None, None)) };
+    let settings = store::Settings { socket: socket.to_owned(), ..settings };
     tinygptd::prepare_default_cache(&settings.dir)?;
     let (handle, threads) = store::open(settings)?;
     Ok((Some(handle), Some(threads)))

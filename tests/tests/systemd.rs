@@ -22,8 +22,13 @@ async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
     let _alone = ALONE.lock().await;
     let home = Home::new();
     let listener = UnixListener::bind(home.socket()).unwrap();
-    let mut daemon = Started::new(handed(&listener, &home.daemon()).stderr(home.log()));
+    let elsewhere = home.daemon_on(&home.path("nobody"));
+    let mut daemon = Started::new(handed(&listener, &elsewhere).stderr(home.log()));
     home.await_serving().await;
+    let listens = home.socket().display().to_string();
+    assert_eq!(home.run(&["status", "--json"]).json()["socket"], *listens);
+    let lock = fs::read_to_string(home.path("cache/lock")).unwrap();
+    assert_eq!(lock, format!("{}\n{listens}\n", daemon.pid()));
     assert!(daemon.terminate().success());
     assert!(home.socket().exists(), "the supervisor's socket was unlinked");
     assert!(!home.path("s.lock").exists(), "an inherited socket needs no lock of ours");

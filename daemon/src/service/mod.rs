@@ -51,7 +51,7 @@ pub type LogFilter = reload::Handle<EnvFilter, Registry>;
 /// What the service tells about the daemon, and is not told by an engine or the store.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The socket it listens on; `None` when it was inherited.
+    /// The socket it listens on; `None` when it was inherited and has no name.
     pub socket: Option<PathBuf>,
     /// Where cached blocks lie on disk; `None` when nothing is written.
     pub cache_dir: Option<PathBuf>,

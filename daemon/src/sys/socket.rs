@@ -90,6 +90,13 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     Ok((listener, SocketFile { path: path.to_owned(), _lock: lock }))
 }
 
+/// The absolute path that a listener is reached at, whoever bound it; `None` when it has none.
+#[must_use]
+pub fn address(listener: &UnixListener) -> Option<PathBuf> {
+    let address = listener.local_addr().ok()?;
+    std::path::absolute(address.as_pathname()?).ok()
+}
+
 /// The lock beside the socket at `path`: `tinygptd.sock.lock` for `tinygptd.sock`.
 #[must_use]
 pub fn lock_path(path: &Path) -> PathBuf {
@@ -179,6 +186,13 @@ mod tests {
         assert_eq!(mode(&dir.path().join("new/deep")), 0o700);
         assert_eq!(mode(&dir.path().join("new")), 0o700);
         assert_eq!(mode(&lock_path(&path)), 0o600);
+    }
+
+    #[test]
+    fn a_listener_tells_where_it_is_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        assert_eq!(address(&UnixListener::bind(&path).unwrap()), Some(path));
     }
 
     #[test]
