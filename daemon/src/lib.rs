@@ -41,6 +41,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use tinygpt_kernels::Pool;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 
@@ -118,17 +120,25 @@ fn merge(
     Ok(streams.map(|(_, connection)| connection))
 }
 
-/// Waits until a model cannot be loaded for the first time; models that fail to reload later
-/// leave the others serving.
+/// Waits until a model, whichever, cannot be loaded for the first time; models that fail to reload
+/// later leave the others serving.
 async fn first_failure(engines: &[EngineHandle]) -> String {
-    for engine in engines {
-        let mut state = engine.state();
-        let settled = state.wait_for(|state| !matches!(state, State::Loading)).await;
-        if let Ok(State::Failed(words)) = settled.as_deref() {
-            return words.clone();
+    let mut loads: JoinSet<_> = engines.iter().map(|engine| failure(engine.state())).collect();
+    while let Some(loaded) = loads.join_next().await {
+        if let Ok(Some(words)) = loaded {
+            return words;
         }
     }
     std::future::pending().await
+}
+
+/// Why a model's first load failed; `None` when it did not.
+async fn failure(mut state: watch::Receiver<State>) -> Option<String> {
+    let settled = state.wait_for(|state| !matches!(state, State::Loading)).await;
+    match settled.as_deref() {
+        Ok(State::Failed(words)) => Some(words.clone()),
+        _ => None,
+    }
 }
 
 /// Tells the supervisor for as long as every engine beats, or loads: a big model takes its time.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use tinygpt_tests::process::{Home, Started, ended};
 
@@ -92,4 +93,16 @@ fn a_model_that_cannot_be_loaded_ends_with_69_and_its_name() {
         assert_eq!(code, 69, "{said}");
         assert!(said.contains(model), "{said}");
     }
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_it_while_another_one_loads() {
+    let home = Home::new();
+    let pipe = home.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let slow = format!("slow={}", pipe.display());
+    let missing = format!("bad={}", home.path("missing.gguf").display());
+    let (code, said) = ended(home.daemon().args(["--model", &slow, "--model", &missing]));
+    assert_eq!(code, 69, "{said}");
+    assert!(said.contains("missing.gguf"), "{said}");
 }
