@@ -68,8 +68,8 @@ pub enum Command {
     Install(ServeArgs),
     /// Remove the service of this user
     Uninstall,
-    /// Print the launchd property list for this user
-    PrintPlist,
+    /// Print the launchd property list that `install` would write for this user
+    PrintPlist(ServeArgs),
     /// Print the manual page
     #[command(hide = true)]
     Man,

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::CommandFactory;
 use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
 use tinygptd::exit::{Exit, Usage};
-use tinygptd::install::{self, Installation, Supervisor};
+use tinygptd::install::{self, Installation, Places, Supervisor};
 use tinygptd::service::LogFilter;
 use tinygptd::store::{self, StoreHandle, StoreThreads};
 use tinygptd::sys::socket::{self, SocketFile};
@@ -130,9 +130,10 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
         Command::Config(args) => print!("{}", Config::print(args)?),
         Command::Install(args) => apply(installation(args)?.install(Supervisor::native()))?,
         Command::Uninstall => {
-            apply(installation(ServeArgs::default())?.uninstall(Supervisor::native()))?;
+            let places = Places::of_this_user().context("cannot find the service")?;
+            apply(places.uninstall(Supervisor::native()))?;
         }
-        Command::PrintPlist => print!("{}", installation(ServeArgs::default())?.plist()),
+        Command::PrintPlist(args) => print!("{}", installation(args)?.plist()),
         Command::Man => clap_mangen::Man::new(Args::command()).render(&mut std::io::stdout())?,
         Command::Completions { shell } => {
             clap_complete::generate(

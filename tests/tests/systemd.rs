@@ -95,6 +95,29 @@ fn installing_writes_absolute_paths_and_has_systemd_listen() {
 }
 
 #[test]
+fn uninstalling_works_under_a_configuration_that_does_not() {
+    let _alone = ALONE.blocking_lock();
+    let home = Home::new();
+    assert!(with_fake_systemctl(&home, &["install"]).status.success());
+    fs::create_dir_all(home.path(".config/tinygpt")).unwrap();
+    fs::write(home.path(".config/tinygpt/tinygptd.toml"), "cache-disc = 1").unwrap();
+    assert_eq!(with_fake_systemctl(&home, &["install"]).status.code(), Some(64));
+    assert!(with_fake_systemctl(&home, &["uninstall"]).status.success());
+    let units = home.path(".config/systemd/user");
+    assert!(fs::read_dir(units).unwrap().next().is_none(), "a unit was left behind");
+}
+
+#[test]
+fn the_property_list_that_is_printed_has_the_flags_of_install() {
+    let _alone = ALONE.blocking_lock();
+    let home = Home::new();
+    let printed = with_fake_systemctl(&home, &["print-plist", "--model", "a=m.gguf"]);
+    let model = format!("<string>--model=a={}</string>", home.path("m.gguf").display());
+    let plist = String::from_utf8(printed.stdout).unwrap();
+    assert!(plist.contains(&model), "{plist}");
+}
+
+#[test]
 fn a_supervisor_that_refuses_is_no_mistake_of_the_user() {
     let _alone = ALONE.blocking_lock();
     let home = Home::new();

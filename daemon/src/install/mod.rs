@@ -31,21 +31,26 @@ pub enum Supervisor {
     Systemd,
 }
 
-/// What is to be installed, for whom.
+/// Where a user's services are described.
 #[derive(Clone, Debug)]
-pub struct Installation {
-    /// Absolute path of the daemon.
-    pub executable: PathBuf,
-    /// Arguments the supervisor starts it with.
-    pub arguments: Vec<String>,
-    /// Absolute path of the socket the supervisor listens on.
-    pub socket: PathBuf,
+pub struct Places {
     /// The user's home directory.
     pub home: PathBuf,
     /// The user's configuration directory: `$XDG_CONFIG_HOME`, or `.config` in the home directory.
     pub config: PathBuf,
     /// The user's id.
     pub user: u32,
+}
+
+/// What is to be installed, for whom.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// What the supervisor runs: absolute path of the daemon, then its arguments.
+    pub command: Vec<String>,
+    /// Absolute path of the socket the supervisor listens on.
+    pub socket: PathBuf,
+    /// Where that is written down.
+    pub places: Places,
 }
 
 /// One step of an installation.
@@ -86,83 +91,32 @@ impl Supervisor {
     }
 }
 
-impl Installation {
-    /// This program, for the user who runs it, started with what `args` say and listening on `socket`.
+impl Places {
+    /// Those of the user who runs this program.
     ///
     /// # Errors
-    /// When the program's own path, a home directory or the current directory cannot be found.
-    pub fn of_this_user(args: &ServeArgs, socket: &Path) -> io::Result<Self> {
+    /// When the user has no home directory.
+    pub fn of_this_user() -> io::Result<Self> {
         let base = etcetera::base_strategy::Xdg::new().map_err(io::Error::other)?;
         Ok(Self {
-            executable: std::env::current_exe()?,
-            arguments: arguments::words(args)?,
-            socket: std::path::absolute(socket)?,
             home: base.home_dir().to_owned(),
             config: base.config_dir(),
             user: rustix::process::getuid().as_raw(),
         })
     }
 
-    /// What `print-plist` prints: the launch agent with everything filled in.
-    #[must_use]
-    pub fn plist(&self) -> String {
-        units::plist(&self.command(), &self.socket, &self.log())
-    }
-
-    /// The actions that install the daemon, or replace what was installed before.
-    #[must_use]
-    pub fn install(&self, supervisor: Supervisor) -> Vec<Action> {
-        match supervisor {
-            Supervisor::Launchd => self.install_agent(),
-            Supervisor::Systemd => self.install_units(),
-        }
-    }
-
-    /// The actions that remove it; cache, models and logs stay.
+    /// The actions that remove the daemon, however it was installed; cache, models and logs stay.
     #[must_use]
     pub fn uninstall(&self, supervisor: Supervisor) -> Vec<Action> {
         match supervisor {
-            Supervisor::Launchd => vec![self.bootout(), Action::Remove(self.agent_path())],
+            Supervisor::Launchd => vec![self.bootout(), Action::Remove(self.agent())],
             Supervisor::Systemd => vec![
                 Action::Try(systemctl(&["disable", "--now", SOCKET_UNIT, SERVICE_UNIT])),
-                Action::Remove(self.unit_path(SOCKET_UNIT)),
-                Action::Remove(self.unit_path(SERVICE_UNIT)),
+                Action::Remove(self.unit(SOCKET_UNIT)),
+                Action::Remove(self.unit(SERVICE_UNIT)),
                 Action::Run(systemctl(&["daemon-reload"])),
             ],
         }
-    }
-
-    fn install_agent(&self) -> Vec<Action> {
-        let path = self.agent_path();
-        let bootstrap =
-            ["launchctl", "bootstrap", &self.domain(), &path.to_string_lossy()].map(str::to_owned);
-        vec![
-            // launchd creates neither; the socket's must be for the user only.
-            Action::CreateDirectory(parent(&self.socket)),
-            Action::CreateDirectory(parent(&self.log())),
-            Action::CreateDirectory(parent(&path)),
-            Action::Write { path, text: self.plist() },
-            self.bootout(),
-            Action::Run(bootstrap.into()),
-        ]
-    }
-
-    fn install_units(&self) -> Vec<Action> {
-        let (socket, service) = (self.unit_path(SOCKET_UNIT), self.unit_path(SERVICE_UNIT));
-        vec![
-            Action::CreateDirectory(parent(&socket)),
-            Action::Write { path: socket, text: units::socket(&self.socket) },
-            Action::Write { path: service, text: units::service(&self.command()) },
-            Action::Run(systemctl(&["daemon-reload"])),
-            // A socket unit takes a new path only while its service is down.
-            Action::Try(systemctl(&["stop", SERVICE_UNIT, SOCKET_UNIT])),
-            Action::Run(systemctl(&["enable", "--now", SOCKET_UNIT])),
-        ]
-    }
-
-    fn command(&self) -> Vec<String> {
-        let executable = self.executable.to_string_lossy().into_owned();
-        std::iter::once(executable).chain(self.arguments.iter().cloned()).collect()
     }
 
     fn bootout(&self) -> Action {
@@ -174,7 +128,7 @@ impl Installation {
         format!("gui/{}", self.user)
     }
 
-    fn agent_path(&self) -> PathBuf {
+    fn agent(&self) -> PathBuf {
         self.home.join("Library/LaunchAgents").join(format!("{LABEL}.plist"))
     }
 
@@ -182,8 +136,66 @@ impl Installation {
         self.home.join("Library/Logs/tinygpt/tinygptd.log")
     }
 
-    fn unit_path(&self, name: &str) -> PathBuf {
+    fn unit(&self, name: &str) -> PathBuf {
         self.config.join("systemd/user").join(name)
+    }
+}
+
+impl Installation {
+    /// This program, for the user who runs it, started with what `args` say and listening on `socket`.
+    ///
+    /// # Errors
+    /// When the program's own path, a home directory or the current directory cannot be found.
+    pub fn of_this_user(args: &ServeArgs, socket: &Path) -> io::Result<Self> {
+        let executable = std::env::current_exe()?.to_string_lossy().into_owned();
+        Ok(Self {
+            command: std::iter::once(executable).chain(arguments::words(args)?).collect(),
+            socket: std::path::absolute(socket)?,
+            places: Places::of_this_user()?,
+        })
+    }
+
+    /// What `print-plist` prints: the launch agent with everything filled in.
+    #[must_use]
+    pub fn plist(&self) -> String {
+        units::plist(&self.command, &self.socket, &self.places.log())
+    }
+
+    /// The actions that install the daemon, or replace what was installed before.
+    #[must_use]
+    pub fn install(&self, supervisor: Supervisor) -> Vec<Action> {
+        match supervisor {
+            Supervisor::Launchd => self.install_agent(),
+            Supervisor::Systemd => self.install_units(),
+        }
+    }
+
+    fn install_agent(&self) -> Vec<Action> {
+        let path = self.places.agent();
+        let words = ["launchctl", "bootstrap", &self.places.domain(), &path.to_string_lossy()];
+        let bootstrap = words.map(str::to_owned).into();
+        vec![
+            // launchd creates neither; the socket's must be for the user only.
+            Action::CreateDirectory(parent(&self.socket)),
+            Action::CreateDirectory(parent(&self.places.log())),
+            Action::CreateDirectory(parent(&path)),
+            Action::Write { path, text: self.plist() },
+            self.places.bootout(),
+            Action::Run(bootstrap),
+        ]
+    }
+
+    fn install_units(&self) -> Vec<Action> {
+        let (socket, service) = (self.places.unit(SOCKET_UNIT), self.places.unit(SERVICE_UNIT));
+        vec![
+            Action::CreateDirectory(parent(&socket)),
+            Action::Write { path: socket, text: units::socket(&self.socket) },
+            Action::Write { path: service, text: units::service(&self.command) },
+            Action::Run(systemctl(&["daemon-reload"])),
+            // A socket unit takes a new path only while its service is down.
+            Action::Try(systemctl(&["stop", SERVICE_UNIT, SOCKET_UNIT])),
+            Action::Run(systemctl(&["enable", "--now", SOCKET_UNIT])),
+        ]
     }
 }
 
@@ -261,13 +273,11 @@ mod tests {
     use super::*;
 
     fn installation(home: &Path) -> Installation {
+        let words = ["/opt/tinygpt/bin/tinygptd", "--model", "/models/a b.gguf"];
         Installation {
-            executable: "/opt/tinygpt/bin/tinygptd".into(),
-            arguments: vec!["--model".into(), "/models/a b.gguf".into()],
+            command: words.map(str::to_owned).into(),
             socket: home.join("run/tinygptd.sock"),
-            home: home.into(),
-            config: home.join(".config"),
-            user: 501,
+            places: Places { home: home.into(), config: home.join(".config"), user: 501 },
         }
     }
 
@@ -322,7 +332,7 @@ mod tests {
                 _ => None,
             });
             for _ in 0..2 {
-                applied(installation.uninstall(supervisor));
+                applied(installation.places.uninstall(supervisor));
             }
             assert!(written.into_iter().all(|path| !path.exists()));
         }
