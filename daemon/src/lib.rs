@@ -37,7 +37,7 @@ use std::future::Future;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use tinygpt_kernels::Pool;
@@ -51,9 +51,6 @@ use self::engine::{EngineHandle, State};
 use self::exit::Exit;
 use self::service::{Ended, Facts, Limits, LogFilter};
 use self::store::StoreHandle;
-
-/// An engine that is silent for longer no longer counts as alive.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Serves `listeners` until `shutdown`, and says how the process is to end.
 ///
@@ -141,16 +138,13 @@ async fn failure(mut state: watch::Receiver<State>) -> Option<String> {
     }
 }
 
-/// Tells the supervisor for as long as every engine beats, or loads: a big model takes its time.
+/// Tells the supervisor for as long as no engine is stuck.
 async fn watchdog(engines: &[EngineHandle]) -> std::convert::Infallible {
     let Some(interval) = sys::supervisor::watchdog_interval() else {
         return std::future::pending().await;
     };
     loop {
-        let lives = |engine: &EngineHandle| {
-            matches!(*engine.state().borrow(), State::Loading) || engine.silence() < SILENCE
-        };
-        if engines.iter().all(lives) {
+        if !engines.iter().any(EngineHandle::is_stuck) {
             sys::supervisor::alive();
         }
         tokio::time::sleep(interval).await;

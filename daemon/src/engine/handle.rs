@@ -15,6 +15,9 @@ use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
 use crate::store::Restored;
 
+/// How long an engine may be silent before it counts as stuck.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// What is known about a loaded model.
 #[derive(Debug)]
 pub struct ModelInfo {
@@ -275,6 +278,12 @@ impl EngineHandle {
     pub fn silence(&self) -> Duration {
         let beat = Duration::from_millis(self.shared.beat.load(Ordering::Acquire));
         self.shared.epoch.elapsed().saturating_sub(beat)
+    }
+
+    /// Whether the engine gives no sign of life any more. The longest steps are prefill slices of
+    /// large models on slow machines; one that loads its model gives none for as long as it takes.
+    pub fn is_stuck(&self) -> bool {
+        !matches!(*self.state.borrow(), State::Loading) && self.silence() > SILENCE
     }
 
     /// Requests that wait for admission.

@@ -20,10 +20,6 @@ use crate::text::Tokenizer;
 /// needs not know that it takes a moment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long an engine may be silent before it counts as stuck. It beats at every step; the longest
-/// are prefill slices of large models on slow machines.
-const STALE: Duration = Duration::from_secs(30);
-
 /// The models, the default one first.
 #[derive(Debug, Clone)]
 pub struct Models {
@@ -131,7 +127,7 @@ impl Slot {
     pub fn readiness(&self) -> Readiness {
         let readiness = self.readiness.borrow().clone();
         match readiness {
-            Readiness::Ready(_) if self.engine.silence() > STALE => Readiness::Stopped,
+            Readiness::Ready(_) if self.engine.is_stuck() => Readiness::Stopped,
             readiness => readiness,
         }
     }
