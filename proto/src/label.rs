@@ -16,19 +16,10 @@ pub trait Label: Copy + Sized + TryFrom<i32> + Default {
     /// The value's name in the `.proto` file.
     fn proto_name(self) -> &'static str;
 
-    /// The value with this name in the `.proto` file.
-    fn from_proto_name(name: &str) -> Option<Self>;
-
     /// The value's name without the prefix.
     fn label(self) -> &'static str {
         let name = self.proto_name();
         name.strip_prefix(Self::PREFIX).unwrap_or(name)
-    }
-
-    /// The value with this label. Case does not matter, and `-` may stand for `_`.
-    fn from_label(label: &str) -> Option<Self> {
-        let label = label.to_ascii_uppercase().replace('-', "_");
-        Self::from_proto_name(&format!("{}{label}", Self::PREFIX))
     }
 
     /// The label of a wire value: a number this version does not know counts as `UNSPECIFIED`.
@@ -44,10 +35,6 @@ macro_rules! labels {
 
             fn proto_name(self) -> &'static str {
                 self.as_str_name()
-            }
-
-            fn from_proto_name(name: &str) -> Option<Self> {
-                Self::from_str_name(name)
             }
         }
     )*};
@@ -74,13 +61,6 @@ mod tests {
         assert_eq!(Verdict::FullDisk.label(), "FULL_DISK");
         assert_eq!(Reason::NoEntry.label(), "NO_ENTRY");
         assert_eq!(FinishReason::Stop.label(), "STOP");
-    }
-
-    #[test]
-    fn a_label_is_read_back_in_the_spelling_of_a_command_line() {
-        assert_eq!(CachePolicy::from_label("read-only"), Some(CachePolicy::ReadOnly));
-        assert_eq!(Persist::from_label("DURABLE"), Some(Persist::Durable));
-        assert_eq!(Persist::from_label("sometimes"), None);
     }
 
     #[test]

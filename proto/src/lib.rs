@@ -5,9 +5,9 @@
 //! clients in other languages compile for themselves.
 //! [`FILE_DESCRIPTOR_SET`] is the same contract in binary form, for server reflection.
 //!
-//! Beside it live three things that would otherwise be decided twice: how large a message may be,
-//! how an enum value is written in JSON and in tables ([`Label`]), and which socket daemon and
-//! client meet on when nobody names one ([`socket`]).
+//! Beside it live four things that would otherwise be decided twice: how large a message may be,
+//! in which header a daemon tells its version, how an enum value is written in JSON and in tables
+//! ([`Label`]), and which socket daemon and client meet on when nobody names one ([`socket`]).
 //!
 //! The crate holds no behaviour of either end.
 
