@@ -35,7 +35,6 @@ pub mod sys;
 
 use std::future::Future;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -149,17 +148,4 @@ async fn watchdog(engines: &[EngineHandle]) -> std::convert::Infallible {
         }
         tokio::time::sleep(interval).await;
     }
-}
-
-/// The default place for caches, made with its parents when it is the one that is used.
-///
-/// # Errors
-/// When the user's cache directory cannot be made.
-pub fn prepare_default_cache(dir: &std::path::Path) -> anyhow::Result<()> {
-    let base: PathBuf = config::default_cache_parent()?;
-    if dir.parent() == Some(base.as_path()) {
-        let made = std::fs::create_dir_all(&base);
-        made.with_context(|| format!("cannot create {}", base.display()))?;
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::CommandFactory;
-use tinygptd::config::{Args, Command, Config, LogFormat, ServeArgs};
+use tinygptd::config::{self, Args, Command, Config, LogFormat, ServeArgs};
 use tinygptd::exit::{Exit, Usage};
 use tinygptd::install::{self, Installation, Places, Supervisor};
 use tinygptd::service::LogFilter;
@@ -30,11 +30,9 @@ fn main() -> ExitCode {
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
         }
     };
-    let ended = match args.command {
-        Some(command) => obey(command),
-        None => {
-            inherited.context("cannot use inherited sockets").and_then(|s| start(args.serve, s))
-        }
+    let ended = match args {
+        Args { command: Some(command), .. } => obey(command),
+        args => inherited.context("cannot use inherited sockets").and_then(|s| start(args, s)),
     };
     match ended {
         Ok(exit) => exit.into(),
@@ -45,11 +43,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(args: ServeArgs, inherited: Vec<UnixListener>) -> anyhow::Result<Exit> {
-    let self_check = args.self_check;
-    let config = Config::resolve(args)?;
+fn start(args: Args, inherited: Vec<UnixListener>) -> anyhow::Result<Exit> {
+    let config = Config::resolve(args.serve)?;
     let logs = log(&config)?;
-    if self_check {
+    if args.self_check {
         let (store, _threads) = open_store(&config, config.socket.path())?;
         let nothing = || Usage(anyhow!("nothing is persisted, so there is nothing to check"));
         return tinygptd::self_check::run(&config, &store.ok_or_else(nothing)?);
@@ -90,7 +87,7 @@ fn open_store(
 ) -> anyhow::Result<(Option<StoreHandle>, Option<StoreThreads>)> {
     let Some(settings) = config.store.clone() else { return Ok((None, None)) };
     let settings = store::Settings { socket: socket.to_owned(), ..settings };
-    tinygptd::prepare_default_cache(&settings.dir)?;
+    config::prepare_default_cache(&settings.dir)?;
     let (handle, threads) = store::open(settings)?;
     Ok((Some(handle), Some(threads)))
 }

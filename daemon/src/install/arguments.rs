@@ -4,87 +4,43 @@
 //! So paths become absolute, and what the environment said (it is in the arguments already) becomes a flag.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use toml::{Table, Value};
 
 use crate::config::ServeArgs;
 
 /// The words that say the same as `args`, wherever they are said.
 ///
 /// # Errors
-/// A relative path while the current directory is gone.
+/// A relative path while the current directory is gone, or a path that no text can hold.
 pub(super) fn words(args: &ServeArgs) -> io::Result<Vec<String>> {
-    // Without `..`, so that a flag that is added later is not forgotten here.
-    let ServeArgs {
-        socket,
-        cache_dir,
-        no_persist,
-        model,
-        config,
-        threads,
-        kv_dtype,
-        numerics,
-        device,
-        queue,
-        active_memory,
-        cache_memory,
-        cache_disk,
-        free_floor,
-        daily_writes,
-        idle_exit,
-        grace,
-        log,
-        log_format,
-        self_check: _,
-    } = args;
-    let mut words = Words::default();
-    words.path("--socket", socket.as_deref())?;
-    words.path("--cache-dir", cache_dir.as_deref())?;
-    words.switch("--no-persist", *no_persist);
-    for model in model {
-        words.value("--model", Some(absolute_model(model)?));
+    let args = ServeArgs {
+        cache_dir: absolute(args.cache_dir.as_deref())?,
+        model: args.model.iter().map(|model| absolute_model(model)).collect::<Result<_, _>>()?,
+        ..args.clone()
+    };
+    // The two that are no keys of the file; all others are.
+    let mut options = Table::try_from(&args).map_err(io::Error::other)?;
+    for (name, path) in [("socket", &args.socket), ("config", &args.config)] {
+        let path = absolute(path.as_deref())?.map(Value::try_from).transpose();
+        options.extend(path.map_err(io::Error::other)?.map(|path| (name.to_owned(), path)));
     }
-    words.path("--config", config.as_deref())?;
-    words.value("--threads", *threads);
-    words.value("--kv-dtype", *kv_dtype);
-    words.value("--numerics", numerics.and_then(name));
-    words.value("--device", device.as_deref());
-    words.value("--queue", *queue);
-    words.value("--active-memory", active_memory.map(|size| size.as_u64()));
-    words.value("--cache-memory", cache_memory.map(|size| size.as_u64()));
-    words.value("--cache-disk", cache_disk.map(|size| size.as_u64()));
-    words.value("--free-floor", free_floor.map(|size| size.as_u64()));
-    words.value("--daily-writes", daily_writes.map(|size| size.as_u64()));
-    words.value("--idle-exit", *idle_exit);
-    words.value("--grace", *grace);
-    words.value("--log", log.as_deref());
-    words.value("--log-format", log_format.and_then(name));
-    Ok(words.0)
+    Ok(options.into_iter().flat_map(|(name, value)| said(&name, value)).collect())
 }
 
-#[derive(Default)]
-struct Words(Vec<String>);
-
-impl Words {
-    /// One word for flag and value, so that a value may start with a hyphen.
-    fn value(&mut self, flag: &str, value: Option<impl ToString>) {
-        self.0.extend(value.map(|value| format!("{flag}={}", value.to_string())));
-    }
-
-    fn path(&mut self, flag: &str, path: Option<&Path>) -> io::Result<()> {
-        let absolute = path.map(std::path::absolute).transpose()?;
-        self.value(flag, absolute.as_deref().map(Path::to_string_lossy));
-        Ok(())
-    }
-
-    fn switch(&mut self, flag: &str, on: bool) {
-        self.0.extend(on.then(|| flag.to_owned()));
+/// An option as words, one for each value, so that a value may start with a hyphen.
+fn said(name: &str, value: Value) -> Vec<String> {
+    match value {
+        Value::Boolean(on) => on.then(|| format!("--{name}")).into_iter().collect(),
+        Value::Array(values) => values.into_iter().flat_map(|value| said(name, value)).collect(),
+        Value::String(text) => vec![format!("--{name}={text}")],
+        value => vec![format!("--{name}={value}")],
     }
 }
 
-fn name(value: impl ValueEnum) -> Option<String> {
-    value.to_possible_value().map(|value| value.get_name().to_owned())
+fn absolute(path: Option<&Path>) -> io::Result<Option<PathBuf>> {
+    path.map(std::path::absolute).transpose()
 }
 
 /// `NAME=PATH` or a path; the built-in model has a name only.
@@ -102,41 +58,51 @@ fn absolute_model(model: &str) -> io::Result<String> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
     use crate::config::Args;
 
-    fn parsed(words: &[String]) -> ServeArgs {
-        let program = "tinygptd".to_owned();
-        Args::try_parse_from(std::iter::once(&program).chain(words)).unwrap().serve
+    fn said_again(line: &str) -> Vec<String> {
+        let words = ["tinygptd"].into_iter().chain(line.split_whitespace());
+        super::words(&Args::try_parse_from(words).unwrap().serve).unwrap()
     }
 
-    fn said_again(line: &str) -> Vec<String> {
-        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        super::words(&parsed(&words)).unwrap()
+    /// What is said again, in the order of the flags' names.
+    fn check(line: &str, expected: &[&str]) {
+        let mut words = said_again(line);
+        words.sort();
+        assert_eq!(words, expected);
     }
 
     #[test]
     fn every_flag_is_said_again_in_words_that_mean_the_same() {
-        let line = "--socket=/s --cache-dir=/c --no-persist --model=a=/m.gguf --model=/n.gguf \
-            --model=builtin --config=/t.toml --threads=3 --kv-dtype=bf16 --numerics=exact \
-            --device=cpu --queue=7 --active-memory=1024 --cache-memory=2048 --cache-disk=4096 \
-            --free-floor=512 --daily-writes=8192 --idle-exit=15m --grace=5s --log=-x --log-format=json";
-        assert_eq!(said_again(line), line.split_whitespace().collect::<Vec<_>>());
+        let line = "--active-memory=1KiB --cache-dir=/c --cache-disk=4KiB --cache-memory=2001 \
+            --config=/t.toml --daily-writes=8KiB --device=cpu --free-floor=512 --grace=5s \
+            --idle-exit=15m --kv-dtype=bf16 --log-format=json --log=-x --model=/n.gguf \
+            --model=a=/m.gguf --model=builtin --no-persist --numerics=exact --queue=7 \
+            --socket=/s --threads=3";
+        check(line, &line.split_whitespace().collect::<Vec<_>>());
+        let flags = Args::command();
+        let flags = flags.get_arguments().filter_map(|flag| flag.get_long());
+        for flag in flags.filter(|flag| *flag != "self-check") {
+            assert!(line.contains(&format!("--{flag}")), "--{flag} is not tried here");
+        }
     }
 
     #[test]
-    fn sizes_with_units_keep_their_bytes() {
-        assert_eq!(said_again("--cache-disk 1GiB"), ["--cache-disk=1073741824"]);
+    fn models_keep_their_order() {
+        let line = "--model=b=/b.gguf --model=/a.gguf";
+        assert_eq!(said_again(line), line.split_whitespace().collect::<Vec<_>>());
     }
 
     #[test]
     fn relative_paths_become_absolute_also_behind_a_name() {
         let here = std::env::current_dir().unwrap().display().to_string();
-        let words = said_again("--model a=m.gguf --model n.gguf --socket s");
-        let expected = ["--socket={}/s", "--model=a={}/m.gguf", "--model={}/n.gguf"];
-        assert_eq!(words, expected.map(|word| word.replace("{}", &here)));
+        let expected = ["--model={}/n.gguf", "--model=a={}/m.gguf", "--socket={}/s"];
+        let expected = expected.map(|word| word.replace("{}", &here));
+        let expected: Vec<_> = expected.iter().map(String::as_str).collect();
+        check("--model a=m.gguf --model n.gguf --socket s", &expected);
     }
 
     #[test]

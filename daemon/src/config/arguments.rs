@@ -1,0 +1,202 @@
+//! What the daemon is told, as it was said.
+//!
+//! The flags of serving and the keys of `tinygptd.toml` are the same thing, [`ServeArgs`], so that
+//! an option has one name and one type wherever it is said. Nothing is defaulted here: what nobody
+//! said is `None`, and [`Config`](super::Config) decides.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::builder::Resettable;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::spelling;
+use crate::kv::codec::Codec;
+
+/// Owns a language model and its KV caches, and serves them over a Unix socket.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tinygptd",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
+pub struct Args {
+    /// Flags of the daemon itself.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+    /// Recompute a sample of cached prompts, compare bit for bit, and exit
+    #[arg(long)]
+    pub self_check: bool,
+    /// Something else than serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+impl Args {
+    /// Reads a command line and the environment, in which an empty variable counts as unset, as
+    /// it does for every client.
+    ///
+    /// # Errors
+    /// When the words make no sense, or ask for help.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = without_empty_variables(Self::command());
+        let matches = command.try_get_matches_from_mut(words)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let look = |arg: Arg| match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+        _ => arg,
+    };
+    command.mut_args(look).mut_subcommands(without_empty_variables)
+}
+
+/// What to do instead of serving.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print the effective configuration as TOML
+    Config(ServeArgs),
+    /// Install the service for this user (launchd or systemd), activated by its socket
+    Install(ServeArgs),
+    /// Remove the service of this user
+    Uninstall,
+    /// Print the launchd property list that `install` would write for this user
+    PrintPlist(ServeArgs),
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Flags of the daemon. Each is also a key of `tinygptd.toml`, except `--config` and `--socket`: no
+/// client reads that file, so none would find a socket that it names.
+#[derive(Debug, Clone, Default, clap::Args, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ServeArgs {
+    /// Socket to listen on
+    #[arg(long, value_name = "PATH", env = "TINYGPT_SOCKET")]
+    #[serde(skip)]
+    pub socket: Option<PathBuf>,
+    /// Directory of the persistent KV caches
+    #[arg(long, value_name = "DIR", env = "TINYGPT_CACHE_DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Write nothing to disk
+    #[arg(long)]
+    pub no_persist: bool,
+    /// Model to serve (.tinygpt or .gguf), repeatable; the first one serves requests that name none
+    #[arg(long, value_name = "[NAME=]PATH")]
+    pub model: Vec<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "TINYGPT_CONFIG")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Compute threads [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// KV codec of requests that name none: f32, f16 or bf16 [default: f16]
+    #[arg(long, value_name = "D")]
+    #[serde(with = "spelling")]
+    pub kv_dtype: Option<Codec>,
+    /// Arithmetic; `fast` is not in this version
+    #[arg(long, value_enum)]
+    pub numerics: Option<Numerics>,
+    /// Where to compute: auto or cpu; cuda, metal and candle-cpu are not in this version
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Most requests waiting for each model [default: 256]
+    #[arg(long, value_name = "N")]
+    pub queue: Option<usize>,
+    /// Most bytes of KV that running requests may own [default: 4 GiB]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "spelling")]
+    pub active_memory: Option<ByteSize>,
+    /// Most heap bytes of cached blocks [default: 2 GiB]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "spelling")]
+    pub cache_memory: Option<ByteSize>,
+    /// Most bytes of cached blocks on disk [default: 20 GiB]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "spelling")]
+    pub cache_disk: Option<ByteSize>,
+    /// Free disk space below which nothing is written [default: 2 GiB]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "spelling")]
+    pub free_floor: Option<ByteSize>,
+    /// Most bytes written to disk in a day [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "spelling")]
+    pub daily_writes: Option<ByteSize>,
+    /// Exit after this long without a request, such as 15m [default: never]
+    #[arg(long, value_name = "TIME")]
+    #[serde(with = "spelling")]
+    pub idle_exit: Option<humantime::Duration>,
+    /// Time that running requests get to end after SIGTERM [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    #[serde(with = "spelling")]
+    pub grace: Option<humantime::Duration>,
+    /// Log filter, such as info or tinygptd=debug [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Form of log lines on stderr
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+impl ServeArgs {
+    /// What is said here, else in `file`.
+    pub(super) fn over(self, file: Self) -> Self {
+        Self {
+            socket: self.socket,
+            cache_dir: self.cache_dir.or(file.cache_dir),
+            no_persist: self.no_persist || file.no_persist,
+            model: if self.model.is_empty() { file.model } else { self.model },
+            config: self.config,
+            threads: self.threads.or(file.threads),
+            kv_dtype: self.kv_dtype.or(file.kv_dtype),
+            numerics: self.numerics.or(file.numerics),
+            device: self.device.or(file.device),
+            queue: self.queue.or(file.queue),
+            active_memory: self.active_memory.or(file.active_memory),
+            cache_memory: self.cache_memory.or(file.cache_memory),
+            cache_disk: self.cache_disk.or(file.cache_disk),
+            free_floor: self.free_floor.or(file.free_floor),
+            daily_writes: self.daily_writes.or(file.daily_writes),
+            idle_exit: self.idle_exit.or(file.idle_exit),
+            grace: self.grace.or(file.grace),
+            log: self.log.or(file.log),
+            log_format: self.log_format.or(file.log_format),
+        }
+    }
+}
+
+/// Which arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numerics {
+    /// f32 activations over packed weights.
+    Exact,
+    /// int8 activations; refused in this version.
+    Fast,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
