@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tinygpt_kernels::convert::narrow_f16;
 use tinygpt_kernels::sample::uniform;
-use tinygpt_kernels::{Block, Element, Isa, Matrix, Pool, Sequence, Shape, attend, linear};
+use tinygpt_kernels::{Block, Code, Element, Isa, Matrix, Pool, Sequence, Shape, attend, linear};
 
 fn main() {
     let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
@@ -63,16 +63,25 @@ fn peak() -> f64 {
 }
 
 /// The same shape in every format.
-fn formats(n: usize, k: usize) -> [(&'static str, Matrix); 3] {
+fn formats(n: usize, k: usize) -> Vec<(&'static str, Matrix)> {
     let weights = noise(1, n * k);
     let mut narrow = vec![0; n * k];
     narrow_f16(&weights, &mut narrow);
-    let q: Vec<i8> = weights.iter().map(|x| (x * 127.0) as i8).collect();
     let scale = noise(2, n * k / 32);
-    [
+    let affine = |bits: u8, zero: u8| {
+        let size = (1 << bits) as f32;
+        let q = weights.iter().map(|x| ((x + 0.5) * size) as i16 - i16::from(zero));
+        let q: Vec<i8> = q.map(|q| q as i8).collect();
+        let min = (zero == 0).then_some(&scale[..]);
+        Matrix::from_affine(n, k, (Code { bits, zero }, 32), &q, &scale, min)
+    };
+    vec![
         ("f32", Matrix::from_f32(n, k, &weights)),
         ("f16", Matrix::from_f16(n, k, &narrow)),
-        ("affine", Matrix::from_affine(n, k, 32, &q, &scale, Some(&scale))),
+        ("4 bits", affine(4, 0)),
+        ("5 bits", affine(5, 0)),
+        ("6 bits", affine(6, 32)),
+        ("8 bits", affine(8, 128)),
     ]
 }
 

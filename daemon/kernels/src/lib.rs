@@ -42,6 +42,7 @@ compile_error!("cached keys and values are little-endian bytes and are computed 
 
 pub mod act;
 pub mod attend;
+mod code;
 pub mod convert;
 mod disjoint;
 pub mod elementary;
@@ -59,6 +60,7 @@ pub mod rope;
 pub mod sample;
 
 pub use attend::{Block, Element, Sequence, Shape, attend};
+pub use code::Code;
 pub use isa::Isa;
 pub use linear::linear;
 pub use matrix::{Format, Matrix, Tile};

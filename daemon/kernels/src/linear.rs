@@ -161,6 +161,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::code::Code;
     use crate::convert::{narrow_bf16, narrow_f16};
     use crate::noise::{bits, isas, noise, pool};
     use crate::reference;
@@ -171,16 +172,32 @@ mod tests {
         let (mut f16, mut bf16) = (vec![0; n * k], vec![0; n * k]);
         narrow_f16(&weights, &mut f16);
         narrow_bf16(&weights, &mut bf16);
-        let q: Vec<i8> = weights.iter().map(|x| (x * 127.0) as i8).collect();
-        let mut matrices = vec![
+        vec![
             Matrix::from_f32(n, k, &weights),
             Matrix::from_f16(n, k, &f16),
             Matrix::from_bf16(n, k, &bf16),
-        ];
-        for group in [16, 32, 64].into_iter().filter(|&group| k.is_multiple_of(group)) {
-            let (scale, min) = (noise(2, n * k / group), noise(3, n * k / group));
-            matrices.push(Matrix::from_affine(n, k, group, &q, &scale, Some(&min)));
-            matrices.push(Matrix::from_affine(n, k, group, &q, &scale, None));
+        ]
+        .into_iter()
+        .chain(quantised(n, k))
+        .collect()
+    }
+
+    /// One matrix of each quantised format that suits `k`.
+    fn quantised(n: usize, k: usize) -> Vec<Matrix> {
+        let mut matrices = Vec::new();
+        for (bits, zero) in [(4, 0), (4, 8), (5, 0), (5, 16), (6, 32), (8, 128)] {
+            let code = Code { bits, zero };
+            let (low, size) = (-i16::from(zero), 1 << bits);
+            let q = noise(1, n * k).into_iter().map(|x| ((x + 1.0) / 2.0 * size as f32) as i16);
+            let q: Vec<i8> = q.map(|q| (q.min(size - 1) + low) as i8).collect();
+            for group in [16, 32, 64] {
+                if !k.is_multiple_of(group.max(32)) {
+                    continue;
+                }
+                let (scale, min) = (noise(2, n * k / group), noise(3, n * k / group));
+                let min = (zero == 0).then_some(&min[..]);
+                matrices.push(Matrix::from_affine(n, k, (code, group), &q, &scale, min));
+            }
         }
         matrices
     }
@@ -234,7 +251,7 @@ mod tests {
         #[test]
         fn a_row_has_the_same_bits_whatever_rows_travel_with_it(
             cuts in proptest::collection::vec(1_usize..20, 1..6),
-            format in 0_usize..9,
+            format in 0_usize..21,
             threads in 1_usize..4,
         ) {
             let w = &matrices(37, 320)[format];

@@ -23,6 +23,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytemuck::Pod;
 
+use crate::code::{BLOCK, Code};
 use crate::convert::{BF16, F16, Narrow};
 use crate::disjoint::Disjoint;
 use crate::lanes::{LANES, Lanes};
@@ -39,8 +40,11 @@ pub enum Format {
     F16,
     /// 2 bytes each.
     BF16,
-    /// `value[n][k] = fma(q, scale, min)`: 1 byte each, and 4 or 8 bytes per `group`.
+    /// `value[n][k] = fma(q, scale, min)`: half a byte or one each, and 4 or 8 bytes per `group`.
+    /// `K` is a multiple of 32.
     Affine {
+        /// What the integers are.
+        code: Code,
         /// Consecutive `k` that share a scale: 16, 32 or 64; it divides `K`.
         group: usize,
         /// Whether each group has a minimum; it is 0 otherwise.
@@ -49,26 +53,28 @@ pub enum Format {
 }
 
 impl Format {
-    fn weight_bytes(self) -> usize {
+    /// Bytes of the weights of a tile, its scales aside.
+    fn tile_bytes(self, k: usize) -> usize {
         match self {
-            Format::F32 => 4,
-            Format::F16 | Format::BF16 => 2,
-            Format::Affine { .. } => 1,
+            Format::F32 => k * LANES * 4,
+            Format::F16 | Format::BF16 => k * LANES * 2,
+            Format::Affine { code, .. } => k / BLOCK * code.block_bytes(),
         }
     }
 
     /// How many `k` groups have a scale, and how many have a minimum.
     fn groups(self, k: usize) -> (usize, usize) {
         match self {
-            Format::Affine { group, min } => (k / group, if min { k / group } else { 0 }),
+            Format::Affine { group, min, .. } => (k / group, if min { k / group } else { 0 }),
             _ => (0, 0),
         }
     }
 
     fn check(self, k: usize) {
-        if let Format::Affine { group, .. } = self {
+        if let Format::Affine { code, group, .. } = self {
+            code.check();
             assert!(matches!(group, 16 | 32 | 64), "groups of 16, 32 or 64, not {group}");
-            assert!(k.is_multiple_of(group), "groups of {group} in rows of {k}");
+            assert!(k.is_multiple_of(group.max(BLOCK)), "groups of {group} in rows of {k}");
         }
     }
 }
@@ -118,14 +124,14 @@ impl Matrix {
     pub fn from_affine(
         n: usize,
         k: usize,
-        group: usize,
+        (code, group): (Code, usize),
         q: &[i8],
         scale: &[f32],
         min: Option<&[f32]>,
     ) -> Matrix {
         assert_eq!(q.len(), n * k, "[N][K] weights");
         let groups = k / group;
-        build_here(n, k, Format::Affine { group, min: min.is_some() }, |r, tile| {
+        build_here(n, k, Format::Affine { code, group, min: min.is_some() }, |r, tile| {
             let of_groups = r.start * groups..r.end * groups;
             let min = min.map(|min| &min[of_groups.clone()]);
             tile.affine(&q[r.start * k..r.end * k], &scale[of_groups], min);
@@ -152,7 +158,7 @@ impl Matrix {
     ) -> Result<Matrix, E> {
         let mut matrix = Matrix::zeroed(n, k, format);
         let (scale_groups, min_groups) = format.groups(k);
-        let tile_bytes = k * LANES * format.weight_bytes();
+        let tile_bytes = format.tile_bytes(k);
         let weights = Disjoint::new(matrix.weights.cast_mut::<u8>());
         let scales = Disjoint::new(matrix.scales.cast_mut::<Lanes>());
         let mins = Disjoint::new(matrix.mins.cast_mut::<Lanes>());
@@ -190,7 +196,7 @@ impl Matrix {
             n,
             k,
             format,
-            weights: Buffer::zeroed(tiles * k * LANES * format.weight_bytes()),
+            weights: Buffer::zeroed(tiles * format.tile_bytes(k)),
             scales: Buffer::zeroed(tiles * scale_groups * size_of::<Lanes>()),
             mins: Buffer::zeroed(tiles * min_groups * size_of::<Lanes>()),
         }
@@ -228,12 +234,15 @@ impl Matrix {
             Format::F32 => gather::<f32>(self.tile(tile), lane, out),
             Format::F16 => gather::<F16>(self.tile(tile), lane, out),
             Format::BF16 => gather::<BF16>(self.tile(tile), lane, out),
-            Format::Affine { group, .. } => {
+            Format::Affine { code, group, .. } => {
                 let (scales, mins) = self.tile_groups(tile);
-                let q = self.tile::<i8>(tile);
-                for (k, (out, q)) in out.iter_mut().zip(q).enumerate() {
-                    let min = mins.get(k / group).map_or(0.0, |min| min[lane]);
-                    *out = f32::from(q[lane]).mul_add(scales[k / group][lane], min);
+                let blocks = self.tile_codes(tile, code).chunks_exact(code.block_bytes());
+                for (block, (codes, out)) in blocks.zip(out.chunks_exact_mut(BLOCK)).enumerate() {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        let at = (block * BLOCK + i) / group;
+                        let min = mins.get(at).map_or(0.0, |min| min[lane]);
+                        *out = (code.get(codes, lane, i) as f32).mul_add(scales[at][lane], min);
+                    }
                 }
             }
         }
@@ -243,6 +252,13 @@ impl Matrix {
     #[inline(always)]
     pub(crate) fn tile<T: Pod>(&self, tile: usize) -> &[[T; LANES]] {
         &self.weights.cast::<[T; LANES]>()[tile * self.k..(tile + 1) * self.k]
+    }
+
+    /// The codes of a tile, block after block.
+    #[inline(always)]
+    pub(crate) fn tile_codes(&self, tile: usize, code: Code) -> &[u8] {
+        let bytes = self.k / BLOCK * code.block_bytes();
+        &self.weights.cast::<u8>()[tile * bytes..(tile + 1) * bytes]
     }
 
     /// The scales and minima of a tile, one `[f32; 16]` for each group; none for plain formats.
@@ -297,6 +313,8 @@ mod tests {
     use crate::convert::narrow_f16;
     use crate::noise::{bits, noise, pool};
 
+    const BYTES: Code = Code { bits: 8, zero: 128 };
+
     fn row(matrix: &Matrix, n: usize) -> Vec<f32> {
         let mut row = vec![f32::NAN; matrix.k()];
         matrix.row(n, &mut row);
@@ -305,15 +323,15 @@ mod tests {
 
     #[test]
     fn a_row_comes_back_as_it_was_packed() {
-        let (n, k) = (19, 48);
+        let (n, k) = (19, 64);
         let weights = noise(1, n * k);
         let mut f16 = vec![0; n * k];
         narrow_f16(&weights, &mut f16);
         let q: Vec<i8> = (0..n * k).map(|i| (i * 37 % 255) as u8 as i8).collect();
-        let (scale, min) = (noise(2, n * 3), noise(3, n * 3));
+        let (scale, min) = (noise(2, n * 4), noise(3, n * 4));
         let dense = Matrix::from_f32(n, k, &weights);
         let half = Matrix::from_f16(n, k, &f16);
-        let affine = Matrix::from_affine(n, k, 16, &q, &scale, Some(&min));
+        let affine = Matrix::from_affine(n, k, (BYTES, 16), &q, &scale, Some(&min));
         for r in 0..n {
             let of_row = r * k..(r + 1) * k;
             assert_eq!(bits(&row(&dense, r)), bits(&weights[of_row.clone()]));
@@ -321,7 +339,7 @@ mod tests {
                 f16[of_row].iter().map(|&h| crate::convert::f32_from_f16(h)).collect();
             assert_eq!(bits(&row(&half, r)), bits(&want));
             let value = |i: usize| {
-                f32::from(q[r * k + i]).mul_add(scale[r * 3 + i / 16], min[r * 3 + i / 16])
+                f32::from(q[r * k + i]).mul_add(scale[r * 4 + i / 16], min[r * 4 + i / 16])
             };
             let want: Vec<f32> = (0..k).map(value).collect();
             assert_eq!(bits(&row(&affine, r)), bits(&want));
@@ -334,7 +352,8 @@ mod tests {
         assert_eq!(dense.bytes(), 4096);
         let ragged = Matrix::from_f16(17, 64, &[0; 17 * 64]);
         assert_eq!(ragged.bytes(), 2 * 16 * 64 * 2, "two tiles");
-        let affine = Matrix::from_affine(16, 64, 32, &[0; 1024], &[0.0; 32], Some(&[0.0; 32]));
+        let affine =
+            Matrix::from_affine(16, 64, (BYTES, 32), &[0; 1024], &[0.0; 32], Some(&[0.0; 32]));
         assert_eq!(affine.bytes(), 1024 + 2 * 2 * 64);
     }
 
@@ -368,7 +387,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "groups of 32 in rows of 48")]
     fn a_group_that_does_not_divide_a_row_is_refused() {
-        Matrix::from_affine(1, 48, 32, &[0; 48], &[0.0], None);
+        Matrix::from_affine(1, 48, (BYTES, 32), &[0; 48], &[0.0], None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::code::{BLOCK, Code};
 use crate::convert::Narrow;
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{Columns, LANES, Lanes, strip};
@@ -68,21 +69,25 @@ impl<E: Narrow> Columns for Plain<'_, E> {
 /// Quantised weights with a scale, and a minimum or none, per group of `k`.
 #[derive(Clone, Copy)]
 pub(crate) struct Affine<'a> {
+    code: Code,
     group: usize,
-    q: &'a [[i8; LANES]],
+    codes: &'a [u8],
     scales: &'a [Lanes],
     mins: &'a [Lanes],
 }
 
 impl<'a> Packed<'a> for Affine<'a> {
     fn new(matrix: &'a Matrix, tile: usize, run: Range<usize>) -> Self {
-        let Format::Affine { group, .. } = matrix.format() else {
+        let Format::Affine { code, group, .. } = matrix.format() else {
             unreachable!("an affine run of {matrix:?}");
         };
         let (scales, mins) = matrix.tile_groups(tile);
         let groups = run.start / group..run.end / group;
         let mins = mins.get(groups.clone()).unwrap_or(&[]);
-        Affine { group, q: &matrix.tile(tile)[run], scales: &scales[groups], mins }
+        let bytes = code.block_bytes();
+        let codes =
+            &matrix.tile_codes(tile, code)[run.start / BLOCK * bytes..run.end / BLOCK * bytes];
+        Affine { code, group, codes, scales: &scales[groups], mins }
     }
 
     fn multiply<const R: usize>(self, isa: Isa, sums: &mut [Lanes; R], x: &[&[f32]; R]) {
@@ -93,39 +98,56 @@ impl<'a> Packed<'a> for Affine<'a> {
     where
         'a: 's,
     {
-        scratch.resize(self.q.len(), [0.0; LANES]);
+        scratch.resize(self.scales.len() * self.group, [0.0; LANES]);
         widen_affine_on(isa, self, scratch);
         scratch
     }
 }
 
 impl<'a> Affine<'a> {
-    /// The part of the run that is its group `i`.
+    /// The piece of the run that is number `i` of those that lie in one block and one group.
     #[inline(always)]
-    fn group(&self, i: usize) -> Group<'a> {
-        let min = if i < self.mins.len() { self.mins[i] } else { [0.0; LANES] };
-        Group { q: &self.q[i * self.group..][..self.group], scale: self.scales[i], min }
+    fn piece(&self, i: usize) -> Piece<'a> {
+        let (k, bytes) = (i * self.piece_len(), self.code.block_bytes());
+        let group = k / self.group;
+        let min = if group < self.mins.len() { self.mins[group] } else { [0.0; LANES] };
+        let codes = &self.codes[k / BLOCK * bytes..][..bytes];
+        let (first, len) = (k % BLOCK, self.piece_len());
+        Piece { code: self.code, codes, first, len, scale: self.scales[group], min }
+    }
+
+    #[inline(always)]
+    fn pieces(&self) -> usize {
+        self.scales.len() * self.group / self.piece_len()
+    }
+
+    #[inline(always)]
+    fn piece_len(&self) -> usize {
+        self.group.min(BLOCK)
     }
 }
 
-/// The weights of one group of `k`.
-struct Group<'a> {
-    q: &'a [[i8; LANES]],
+/// Weights of one block that share a scale.
+struct Piece<'a> {
+    code: Code,
+    codes: &'a [u8],
+    first: usize,
+    len: usize,
     scale: Lanes,
     min: Lanes,
 }
 
-impl Columns for Group<'_> {
+impl Columns for Piece<'_> {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.q.len()
+        self.len
     }
 
     #[inline(always)]
     fn at(&self, _isa: Isa, k: usize) -> Lanes {
-        let mut weights = [0.0; LANES];
+        let mut weights = self.code.column(self.codes, self.first + k);
         for i in 0..LANES {
-            weights[i] = f32::from(self.q[k][i]).mul_add(self.scale[i], self.min[i]);
+            weights[i] = weights[i].mul_add(self.scale[i], self.min[i]);
         }
         weights
     }
@@ -152,10 +174,10 @@ fn strip_affine<const R: usize>(
     x: &[&[f32]; R],
 ) {
     let mut x = *x;
-    for i in 0..weights.scales.len() {
-        strip(isa, sums, &weights.group(i), &x);
+    for i in 0..weights.pieces() {
+        strip(isa, sums, &weights.piece(i), &x);
         for x in &mut x {
-            *x = &x[weights.group..];
+            *x = &x[weights.piece_len()..];
         }
     }
 }
@@ -170,7 +192,7 @@ fn widen<C: Columns>(isa: Isa, weights: &C, to: &mut [Lanes]) {
 
 #[inline(always)]
 fn widen_affine(isa: Isa, weights: Affine<'_>, to: &mut [Lanes]) {
-    for (i, to) in to.chunks_exact_mut(weights.group).enumerate() {
-        widen(isa, &weights.group(i), to);
+    for (i, to) in to.chunks_exact_mut(weights.piece_len()).enumerate() {
+        widen(isa, &weights.piece(i), to);
     }
 }

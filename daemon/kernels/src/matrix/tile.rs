@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 
+use crate::code::BLOCK;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::Format;
 
@@ -55,11 +56,17 @@ impl Tile<'_> {
     /// # Panics
     /// When the matrix has another format, or a length does not fit.
     pub fn affine(&mut self, q: &[i8], scale: &[f32], min: Option<&[f32]>) {
-        let Format::Affine { min: wants_min, .. } = self.format else {
+        let Format::Affine { code, min: wants_min, .. } = self.format else {
             panic!("quants for a matrix of {:?}", self.format);
         };
         assert_eq!(min.is_some(), wants_min, "minima where the format has them");
-        self.pack(q);
+        assert_eq!(q.len(), self.rows * self.k, "{} rows of {}", self.rows, self.k);
+        for (lane, row) in q.chunks_exact(self.k.max(1)).enumerate() {
+            let blocks = self.weights.chunks_exact_mut(code.block_bytes());
+            for (block, row) in blocks.zip(row.chunks_exact(BLOCK)) {
+                row.iter().enumerate().for_each(|(k, &q)| code.put(block, lane, k, q));
+            }
+        }
         interleave(scale, self.rows, self.scales);
         interleave(min.unwrap_or(&[]), self.rows, self.mins);
     }

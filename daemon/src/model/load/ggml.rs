@@ -6,7 +6,7 @@
 //! kernel serves them all. K-quants keep two levels of scales; their product is the group's scale.
 
 use half::{bf16, f16};
-use tinygpt_kernels::{Format, Tile};
+use tinygpt_kernels::{Code, Format, Tile};
 
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,10 +99,23 @@ impl GgmlType {
             Self::F32 => Format::F32,
             Self::F16 => Format::F16,
             Self::BF16 => Format::BF16,
-            Self::Q6_K => Format::Affine { group: 16, min: false },
-            Self::Other(_) => return None,
-            _ => Format::Affine { group: 32, min: self.has_min() },
+            Self::Q6_K => Format::Affine { code: self.code()?, group: 16, min: false },
+            _ => Format::Affine { code: self.code()?, group: 32, min: self.has_min() },
         })
+    }
+
+    /// The integers of a quantised type.
+    fn code(self) -> Option<Code> {
+        let (bits, zero) = match self {
+            Self::Q4_0 => (4, 8),
+            Self::Q4_1 | Self::Q4_K => (4, 0),
+            Self::Q5_0 => (5, 16),
+            Self::Q5_1 | Self::Q5_K => (5, 0),
+            Self::Q6_K => (6, 32),
+            Self::Q8_0 => (8, 128),
+            Self::F32 | Self::F16 | Self::BF16 | Self::Other(_) => return None,
+        };
+        Some(Code { bits, zero })
     }
 
     fn has_min(self) -> bool {

@@ -22,7 +22,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use tinygpt_kernels::{Format, Matrix, Pool};
+use tinygpt_kernels::{Code, Format, Matrix, Pool};
 
 use self::body::{BLOCK, Body, Place};
 use self::header::{Entry, Header, Layout};
@@ -238,7 +238,8 @@ impl<'a> Tensors<'a> {
 
     /// Int4 rows that are whole blocks.
     fn packed(&self, place: Place, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let format = Format::Affine { group: BLOCK, min: false };
+        let code = Code { bits: 4, zero: 8 };
+        let format = Format::Affine { code, group: BLOCK, min: false };
         Matrix::build(self.pool, n, k, format, |rows, tile| {
             let elements = rows.start * k..rows.end * k;
             let blocks = elements.start / BLOCK..elements.end / BLOCK;
