@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use tinygpt_kernels::convert::narrow_f16;
 use tinygpt_kernels::sample::uniform;
-use tinygpt_kernels::{Block, Code, Element, Isa, Matrix, Pool, Sequence, Shape, attend, linear};
+use tinygpt_kernels::{
+    Block, Code, Element, Format, Isa, Matrix, Pool, Quantized, Sequence, Shape, attend, linear,
+    linear_fast,
+};
 
 fn main() {
     let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok());
@@ -93,6 +96,16 @@ fn products(pool: &Pool, name: &str, w: &Matrix) {
         print!("  T={t} {:6.1}", rate(flops, || linear(pool, &x, t, w, None, &mut y)));
     }
     println!();
+    if let Format::Affine { .. } = w.format() {
+        print!("fast   {:4} x {:4} {name:>6}:", w.n(), w.k());
+        for t in [1, 2, 8, 32, 64, 512] {
+            let (mut x, mut y) = (Quantized::default(), vec![0.0; t * w.n()]);
+            x.fill(&noise(3, t * w.k()), w.k());
+            let flops = 2.0 * (t * w.n() * w.k()) as f64;
+            print!("  T={t} {:6.1}", rate(flops, || linear_fast(pool, &x, w, None, &mut y)));
+        }
+        println!();
+    }
 }
 
 /// The heads of SmolLM2-135M, `rows` rows from position `first` on.

@@ -157,7 +157,7 @@ pub(crate) fn even(len: usize, most: usize) -> impl Iterator<Item = Range<usize>
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     /// One matrix of each quantised format that suits `k`.
-    fn quantised(n: usize, k: usize) -> Vec<Matrix> {
+    pub(crate) fn quantised(n: usize, k: usize) -> Vec<Matrix> {
         let mut matrices = Vec::new();
         for (bits, zero) in [(4, 0), (4, 8), (5, 0), (5, 16), (6, 32), (8, 128)] {
             let code = Code { bits, zero };

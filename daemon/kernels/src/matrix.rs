@@ -248,6 +248,20 @@ impl Matrix {
         }
     }
 
+    /// The integer of a quantised weight.
+    pub(crate) fn integer(&self, n: usize, k: usize) -> i32 {
+        let Format::Affine { code, .. } = self.format else { panic!("{self:?} is not quantised") };
+        let bytes = code.block_bytes();
+        let block = &self.tile_codes(n / LANES, code)[k / BLOCK * bytes..][..bytes];
+        code.get(block, n % LANES, k % BLOCK)
+    }
+
+    /// The scale and the minimum of a group of output `n`.
+    pub(crate) fn scale(&self, n: usize, group: usize) -> (f32, Option<f32>) {
+        let (scales, mins) = self.tile_groups(n / LANES);
+        (scales[group][n % LANES], mins.get(group).map(|mins| mins[n % LANES]))
+    }
+
     /// The weights of a tile, sixteen for each `k`.
     #[inline(always)]
     pub(crate) fn tile<T: Pod>(&self, tile: usize) -> &[[T; LANES]] {

@@ -5,7 +5,8 @@
 use crate::attend::{BLOCK, CHUNK, Element, Sequence, Shape};
 use crate::convert::{f32_from_bf16, f32_from_f16};
 use crate::elementary::exp;
-use crate::matrix::Matrix;
+use crate::matrix::{Format, Matrix};
+use crate::quantized::Quantized;
 
 /// [`crate::linear()`].
 pub fn linear(x: &[f32], t: usize, w: &Matrix, bias: Option<&[f32]>, y: &mut [f32]) {
@@ -19,6 +20,32 @@ pub fn linear(x: &[f32], t: usize, w: &Matrix, bias: Option<&[f32]>, y: &mut [f3
                 sum = x[t * k + i].mul_add(weights[i], sum);
             }
             y[t * n + n_] = bias.map_or(sum, |bias| sum + bias[n_]);
+        }
+    }
+}
+
+/// [`crate::linear_fast`].
+pub fn linear_fast(x: &Quantized, w: &Matrix, bias: Option<&[f32]>, y: &mut [f32]) {
+    let Format::Affine { group, .. } = w.format() else { panic!("{w:?} is not quantised") };
+    let piece = group.min(32);
+    for n in 0..w.n() {
+        for t in 0..x.rows() {
+            let row = x.row(t);
+            let mut sum = 0.0_f32;
+            for start in (0..w.k()).step_by(piece) {
+                let (mut dot, mut integers) = (0, 0);
+                for k in start..start + piece {
+                    dot += w.integer(n, k) * i32::from(row.q[k]);
+                    integers += i32::from(row.q[k]);
+                }
+                let (scale, min) = w.scale(n, start / group);
+                let of_row = row.blocks[start / 32].scale;
+                sum = (dot as f32).mul_add(scale * of_row, sum);
+                if let Some(min) = min {
+                    sum = min.mul_add(integers as f32 * of_row, sum);
+                }
+            }
+            y[t * w.n() + n] = bias.map_or(sum, |bias| sum + bias[n]);
         }
     }
 }
