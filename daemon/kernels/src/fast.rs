@@ -9,18 +9,20 @@
 //! ```
 //!
 //! starting at 0; the bias is added last. Integer sums have no order, so that every processor may
-//! use the instruction it has ([`dot`]) and still give the bits of [`crate::reference`].
+//! use the instruction it has and still give the bits of [`crate::reference`].
 //!
 //! The codes of a tile are taken apart once, into scratch that stays near the processor, while
 //! strips of up to four rows pass over it.
 
-mod dot;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod plain;
 
 use std::cell::RefCell;
 
-use crate::code::{BLOCK, Code, STEPS, Step, unpack_nibbles};
+use crate::code::{BLOCK, STEPS, Step, unpack_nibbles};
 use crate::disjoint::Disjoint;
-use crate::isa::{Isa, dispatched};
+use crate::isa::{Isa, Kind, dispatched};
 use crate::lanes::{LANES, Lanes};
 use crate::linear::even;
 use crate::matrix::{Format, Matrix};
@@ -113,8 +115,12 @@ impl Product<'_> {
 
 /// A tile, its codes one to a byte.
 struct Weights<'a> {
-    code: Code,
-    group: usize,
+    bits: u8,
+    zero: i32,
+    /// `step >> group_shift` is the group of a step.
+    group_shift: u32,
+    /// Steps that share one with a row's block, too.
+    piece: usize,
     steps: &'a [Step],
     scales: &'a [Lanes],
     mins: &'a [Lanes],
@@ -134,29 +140,34 @@ impl<'a> Weights<'a> {
         } else {
             codes.as_chunks().0
         };
-        Weights { code, group, steps, scales, mins }
+        let (bits, zero) = (code.bits, i32::from(code.zero));
+        let (piece, group_shift) = (group.min(BLOCK) / 4, (group / 4).trailing_zeros());
+        Weights { bits, zero, group_shift, piece, steps, scales, mins }
     }
 
     fn multiply<const R: usize>(&self, isa: Isa, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
-        match (self.code.bits, self.group) {
-            (4, 16) => strip_on::<R, 4, 2>(isa, sums, self, x),
-            (4, _) => strip_on::<R, 4, 1>(isa, sums, self, x),
-            (5, 16) => strip_on::<R, 5, 2>(isa, sums, self, x),
-            (5, _) => strip_on::<R, 5, 1>(isa, sums, self, x),
-            (6, 16) => strip_on::<R, 6, 2>(isa, sums, self, x),
-            (6, _) => strip_on::<R, 6, 1>(isa, sums, self, x),
-            (_, 16) => strip_on::<R, 8, 2>(isa, sums, self, x),
-            (_, _) => strip_on::<R, 8, 1>(isa, sums, self, x),
+        match isa.0 {
+            Kind::Plain => plain::strip(sums, self, x),
+            // SAFETY: an `Isa` of this kind only comes from `best`, which has looked.
+            #[cfg(target_arch = "x86_64")]
+            #[expect(unsafe_code, reason = "calls kernels for detected features")]
+            Kind::Avx2 => unsafe {
+                match (self.bits, self.mins.is_empty()) {
+                    (4, false) => avx2::strip::<R, 4, true>(sums, self, x),
+                    (4, true) => avx2::strip::<R, 4, false>(sums, self, x),
+                    (5, false) => avx2::strip::<R, 5, true>(sums, self, x),
+                    (5, true) => avx2::strip::<R, 5, false>(sums, self, x),
+                    (6, false) => avx2::strip::<R, 6, true>(sums, self, x),
+                    (6, true) => avx2::strip::<R, 6, false>(sums, self, x),
+                    (_, false) => avx2::strip::<R, 8, true>(sums, self, x),
+                    (_, true) => avx2::strip::<R, 8, false>(sums, self, x),
+                }
+            },
         }
     }
 }
 
 dispatched! { fn unpack_on(codes: &[u8], to: &mut [Step]) = unpack; }
-dispatched! {
-    fn strip_on[const R: usize, const BITS: u8, const PIECES: usize][R, BITS, PIECES](
-        sums: &mut [Lanes; R], weights: &Weights<'_>, x: &[Row<'_>; R],
-    ) = strip;
-}
 
 #[inline(always)]
 fn unpack(_isa: Isa, codes: &[u8], to: &mut [Step]) {
@@ -165,52 +176,12 @@ fn unpack(_isa: Isa, codes: &[u8], to: &mut [Step]) {
     }
 }
 
-/// All blocks of a tile for `R` rows, each block in one or two pieces.
-#[inline(always)]
-fn strip<const R: usize, const BITS: u8, const PIECES: usize>(
-    isa: Isa,
-    sums: &mut [Lanes; R],
-    weights: &Weights<'_>,
-    x: &[Row<'_>; R],
-) {
-    let (steps, piece) = (STEPS / PIECES, BLOCK / PIECES);
-    let zero = i32::from(weights.code.zero) - dot::base(isa, BITS);
-    let mut held = *sums;
-    for i in 0..weights.steps.len() / steps {
-        let (block, group) = (i / PIECES, i * piece / weights.group);
-        let codes = &weights.steps[i * steps..(i + 1) * steps];
-        let mut rows: [&[i8]; R] = [&[]; R];
-        for r in 0..R {
-            rows[r] = &x[r].q[i * piece..(i + 1) * piece];
-        }
-        let dots = dot::dot::<R, BITS>(isa, codes, &rows);
-        let scales = &weights.scales[group];
-        for r in 0..R {
-            let scaled = &x[r].blocks[block];
-            let (sum, offset) = match PIECES {
-                1 => (scaled.sums[0] + scaled.sums[1], scaled.whole),
-                _ => (scaled.sums[i % 2], scaled.halves[i % 2]),
-            };
-            for lane in 0..LANES {
-                let dot = (dots[r][lane] - zero * sum) as f32;
-                held[r][lane] = dot.mul_add(scales[lane] * scaled.scale, held[r][lane]);
-            }
-            if group < weights.mins.len() {
-                let mins = &weights.mins[group];
-                for lane in 0..LANES {
-                    held[r][lane] = mins[lane].mul_add(offset, held[r][lane]);
-                }
-            }
-        }
-    }
-    *sums = held;
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::code::Code;
     use crate::linear::tests::quantised;
     use crate::noise::{bits, isas, noise, pool};
     use crate::reference;
@@ -242,6 +213,27 @@ mod tests {
                     {
                         let got = product(isa, pool, &x, &w, bias);
                         assert_eq!(got, bits(&want), "{t} rows, {w:?}, {isa:?}, {pool:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Largest codes and activations, where sums of 16 bits would overflow first.
+    #[test]
+    fn extremes_are_exact_in_every_instantiation() {
+        for (bits, zero) in [(4, 0), (5, 0), (6, 32), (8, 128)] {
+            let code = Code { bits, zero };
+            for q in [-i16::from(zero), 0, (1 << bits) - 1 - i16::from(zero)] {
+                let w = Matrix::from_affine(16, 64, (code, 32), &[q as i8; 1024], &[1.0; 32], None);
+                for x in [-1.0, 1.0] {
+                    let mut rows = Quantized::default();
+                    rows.fill(&[x; 64], 64);
+                    let want = 64.0 * 127.0 * f32::from(q) * x * (1.0 / 127.0);
+                    for isa in isas() {
+                        let mut y = [0.0; 16];
+                        linear_fast_on(isa, &pool(1), &rows, &w, None, &mut y);
+                        assert!(y.iter().all(|y| (y - want).abs() <= want.abs() * 1e-6), "{y:?}");
                     }
                 }
             }

@@ -3,7 +3,7 @@
 //! Every 32 consecutive values of a row share a scale `max |x| / 127`; a value becomes the nearest
 //! integer to `x * (127 / max |x|)`, halves to even. What a row becomes depends on that row alone.
 
-use crate::code::BLOCK;
+use crate::code::{BLOCK, STEPS};
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{fold, larger, tree};
 
@@ -20,12 +20,49 @@ pub struct Quantized {
 pub(crate) struct Scaled {
     /// `x` is about `q * scale`.
     pub(crate) scale: f32,
-    /// The sums of the integers of each half.
-    pub(crate) sums: [i32; 2],
+    /// The sums of the integers of each [`Piece`].
+    sums: [i32; 4],
     /// The same, scaled.
-    pub(crate) halves: [f32; 2],
-    /// The sum of the block, scaled.
-    pub(crate) whole: f32,
+    scaled: [f32; 4],
+}
+
+/// A part of a block that shares a scale of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    First,
+    Second,
+    Whole,
+}
+
+impl Piece {
+    /// The piece of so many steps that begins at `step`.
+    #[inline(always)]
+    pub(crate) fn at(step: usize, steps: usize) -> Piece {
+        match (steps < STEPS, step % STEPS) {
+            (false, _) => Piece::Whole,
+            (true, 0) => Piece::First,
+            (true, _) => Piece::Second,
+        }
+    }
+}
+
+impl Scaled {
+    fn new(scale: f32, [first, second]: [i32; 2]) -> Scaled {
+        let sums = [first, second, first + second, 0];
+        Scaled { scale, sums, scaled: sums.map(|sum| sum as f32 * scale) }
+    }
+
+    /// The sum of the integers of a piece.
+    #[inline(always)]
+    pub(crate) fn sum(&self, piece: Piece) -> i32 {
+        self.sums[piece as usize]
+    }
+
+    /// The same, scaled.
+    #[inline(always)]
+    pub(crate) fn scaled_sum(&self, piece: Piece) -> f32 {
+        self.scaled[piece as usize]
+    }
 }
 
 /// One row.
@@ -94,9 +131,7 @@ fn quantize_block(x: &[f32; BLOCK], q: &mut [i8; BLOCK]) -> Scaled {
         *q = nearest(x * inverse);
     }
     let half = |i: usize| q[i * 16..(i + 1) * 16].iter().map(|&q| i32::from(q)).sum::<i32>();
-    let (scale, sums) = (max / 127.0, [half(0), half(1)]);
-    let halves = [sums[0] as f32 * scale, sums[1] as f32 * scale];
-    Scaled { scale, sums, halves, whole: (sums[0] + sums[1]) as f32 * scale }
+    Scaled::new(max / 127.0, [half(0), half(1)])
 }
 
 /// The nearest integer, halves to even, of a number that is clamped to `-127..=127`; 0 for NaN.
@@ -134,7 +169,7 @@ mod tests {
         want.resize(t, k);
         quantize_on(Isa::PLAIN, &x, &mut want.q, &mut want.blocks);
         let scales = |q: &Quantized| -> Vec<u32> {
-            let each = |b: &Scaled| [b.scale, b.halves[0], b.halves[1], b.whole];
+            let each = |b: &Scaled| [b.scale, b.scaled[0], b.scaled[1], b.scaled[2]];
             bits(&q.blocks.iter().flat_map(each).collect::<Vec<_>>())
         };
         for isa in isas() {

@@ -1,0 +1,160 @@
+//! The strip for AVX2 and FMA.
+//!
+//! `vpmaddubsw` multiplies unsigned codes by signed activations and adds pairs of products into 16
+//! bits. Codes of a few bits leave room there for several such sums, so that widening to 32 bits
+//! is rare.
+
+use std::arch::x86_64::*;
+
+use super::Weights;
+use crate::code::{STEPS, Step};
+use crate::lanes::Lanes;
+use crate::quantized::{Piece, Row};
+
+/// Eight lanes and the other eight.
+type Pair<V> = [V; 2];
+
+/// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`.
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool>(
+    sums: &mut [Lanes; R],
+    weights: &Weights<'_>,
+    x: &[Row<'_>; R],
+) {
+    // Signed codes of 8 bits have lost 128 already.
+    let zero = weights.zero - if BITS == 8 { 128 } else { 0 };
+    let mut held = [[_mm256_setzero_ps(); 2]; R];
+    let steps = weights.piece;
+    for step in (0..weights.steps.len()).step_by(steps) {
+        let dots = dot::<R, BITS>(&weights.steps[step..step + steps], x, step);
+        let (piece, group) = (Piece::at(step, steps), step >> weights.group_shift);
+        let scales = pair(&weights.scales[group]);
+        let mins = if MIN { pair(&weights.mins[group]) } else { scales };
+        for r in 0..R {
+            let row = &x[r].blocks[step / STEPS];
+            let dots = minus(dots[r], zero, row.sum(piece));
+            let scale = _mm256_set1_ps(row.scale);
+            for half in 0..2 {
+                let scale = _mm256_mul_ps(scales[half], scale);
+                held[r][half] = _mm256_fmadd_ps(dots[half], scale, held[r][half]);
+            }
+            if MIN {
+                let offset = _mm256_set1_ps(row.scaled_sum(piece));
+                for half in 0..2 {
+                    held[r][half] = _mm256_fmadd_ps(mins[half], offset, held[r][half]);
+                }
+            }
+        }
+    }
+    for r in 0..R {
+        sums[r] = bytemuck::cast(held[r]);
+    }
+}
+
+/// `dots - zero * sum`, as f32.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn minus(mut dots: Pair<__m256i>, zero: i32, sum: i32) -> Pair<__m256> {
+    if zero != 0 {
+        let zero = _mm256_set1_epi32(zero * sum);
+        dots = [_mm256_sub_epi32(dots[0], zero), _mm256_sub_epi32(dots[1], zero)];
+    }
+    [_mm256_cvtepi32_ps(dots[0]), _mm256_cvtepi32_ps(dots[1])]
+}
+
+/// The integer dot products of a piece; of signed codes `u - 128` for 8 bits.
+///
+/// How many steps there are is not known when this is compiled: unrolled, the loop would be turned
+/// inside out, row by row, and the codes loaded again for each.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn dot<const R: usize, const BITS: u8>(
+    codes: &[Step],
+    x: &[Row<'_>; R],
+    step: usize,
+) -> [Pair<__m256i>; R] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; R];
+    let mut rows: [&[[i8; 4]]; R] = [&[]; R];
+    for r in 0..R {
+        rows[r] = &x[r].q.as_chunks().0[step..step + codes.len()];
+    }
+    if BITS == 8 {
+        bytes(codes, &rows, &mut sums);
+        return sums;
+    }
+    let mut short = sums;
+    for s in 0..codes.len() {
+        let codes = load(&codes[s]);
+        for r in 0..R {
+            let x = four(rows[r][s]);
+            for half in 0..2 {
+                let products = _mm256_maddubs_epi16(codes[half], x);
+                short[r][half] = _mm256_add_epi16(short[r][half], products);
+            }
+        }
+        if depth(BITS) < STEPS && (s + 1) % depth(BITS) == 0 {
+            widen(&mut sums, &mut short);
+        }
+    }
+    widen(&mut sums, &mut short);
+    sums
+}
+
+/// How many sums of two products of a code and an activation fit into 16 bits.
+const fn depth(bits: u8) -> usize {
+    i16::MAX as usize / (2 * 127 * ((1 << bits) - 1))
+}
+
+/// Moves sums of 16 bits into those of 32.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn widen<const R: usize>(sums: &mut [Pair<__m256i>; R], short: &mut [Pair<__m256i>; R]) {
+    let ones = _mm256_set1_epi16(1);
+    for r in 0..R {
+        for half in 0..2 {
+            let wide = _mm256_madd_epi16(short[r][half], ones);
+            sums[r][half] = _mm256_add_epi32(sums[r][half], wide);
+            short[r][half] = _mm256_setzero_si256();
+        }
+    }
+}
+
+/// Signed codes of 8 bits: `q * x = |q| * (x with the sign of q)`, and a sum of two such products
+/// just fits into 16 bits.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn bytes<const R: usize>(codes: &[Step], x: &[&[[i8; 4]]; R], sums: &mut [Pair<__m256i>; R]) {
+    let (ones, top) = (_mm256_set1_epi16(1), _mm256_set1_epi8(-128));
+    for s in 0..codes.len() {
+        let codes = load(&codes[s]);
+        let signed = [_mm256_xor_si256(codes[0], top), _mm256_xor_si256(codes[1], top)];
+        for r in 0..R {
+            let x = four(x[r][s]);
+            for half in 0..2 {
+                let x = _mm256_sign_epi8(x, signed[half]);
+                let products = _mm256_maddubs_epi16(_mm256_abs_epi8(signed[half]), x);
+                let wide = _mm256_madd_epi16(products, ones);
+                sums[r][half] = _mm256_add_epi32(sums[r][half], wide);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn load(step: &Step) -> Pair<__m256i> {
+    bytemuck::cast(*step)
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn pair(lanes: &Lanes) -> Pair<__m256> {
+    bytemuck::cast(*lanes)
+}
+
+/// Four activations in every lane.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn four(x: [i8; 4]) -> __m256i {
+    _mm256_set1_epi32(bytemuck::cast(x))
+}
