@@ -25,7 +25,7 @@ mod fold;
 
 use std::ops::Range;
 
-use crate::attend::fold::Fold;
+use crate::attend::fold::{Fold, States};
 use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::linear::even;
@@ -137,9 +137,11 @@ pub(crate) fn attend_on(
     check(shape, seqs, q, out);
     let strips = strips(shape, seqs);
     let call = Call { isa, shape, seqs, q, out: Disjoint::new(out) };
-    pool.run(strips.len() * shape.kv_heads, &|i| {
-        call.attend(&strips[i / shape.kv_heads], i % shape.kv_heads);
-    });
+    let tasks = strips.len() * shape.kv_heads;
+    if tasks < 4 * pool.threads() {
+        return call.attend_by_chunks(pool, &strips);
+    }
+    pool.run(tasks, &|i| call.attend(&strips[i / shape.kv_heads], i % shape.kv_heads));
 }
 
 fn check(shape: &Shape, seqs: &[Sequence<'_>], q: &[f32], out: &[f32]) {
@@ -191,25 +193,63 @@ struct Call<'a> {
     out: Disjoint<'a, f32>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
     /// One task: all blocks that the rows of a strip see, for the query heads of kv head `g`.
     fn attend(&self, strip: &Strip, g: usize) {
-        let shape = self.shape;
-        let seq = &self.seqs[strip.seq];
-        let first = seq.first + strip.rows.start - seq.rows.start;
+        let mut fold = self.fold(strip, g);
+        self.add(&mut fold, strip, g, 0..self.blocks(strip));
+        fold.end_chunk();
+        self.write(&fold, strip, g);
+    }
+
+    /// Few strips, as when one sequence decodes: each of their chunks is a task.
+    fn attend_by_chunks(&self, pool: &Pool, strips: &[Strip]) {
+        let heads = strips.iter().flat_map(|s| (0..self.shape.kv_heads).map(move |g| (s, g)));
+        let heads: Vec<_> = heads.collect();
+        let chunks = |strip: &Strip| self.blocks(strip).div_ceil(CHUNK);
+        let tasks = heads.iter().enumerate();
+        let tasks = tasks.flat_map(|(i, (strip, _))| (0..chunks(strip)).map(move |c| (i, c)));
+        let tasks: Vec<_> = tasks.collect();
+        let mut states: Vec<Option<States>> = tasks.iter().map(|_| None).collect();
+        let slots = Disjoint::new(&mut states);
+        pool.run(tasks.len(), &|task| {
+            let ((strip, g), chunk) = (heads[tasks[task].0], tasks[task].1);
+            let mut fold = self.fold(strip, g);
+            self.add(&mut fold, strip, g, self.chunk(strip, chunk));
+            #[expect(unsafe_code, reason = "a slot for each task")]
+            // SAFETY: no other task has this slot.
+            let slot = unsafe { slots.part(task..task + 1) };
+            slot[0] = Some(fold.into_chunk());
+        });
+        let mut states = states.into_iter().flatten();
+        for (strip, g) in heads {
+            let mut fold = self.fold(strip, g);
+            for (chunk, states) in (0..chunks(strip)).zip(&mut states) {
+                fold.take_chunk(self.chunk(strip, chunk).end, states);
+            }
+            self.write(&fold, strip, g);
+        }
+    }
+
+    /// Nothing folded yet.
+    fn fold(&self, strip: &Strip, g: usize) -> Fold<'a> {
+        let (shape, q) = (self.shape, self.q);
         let queries = strip.rows.clone().flat_map(|row| {
             let heads = (0..shape.group()).map(move |h| row * shape.heads + g * shape.group() + h);
-            heads.map(|at| &self.q[at * shape.k_dim..(at + 1) * shape.k_dim])
+            heads.map(|at| &q[at * shape.k_dim..(at + 1) * shape.k_dim])
         });
-        let mut fold = Fold::new(self.isa, shape, first, queries.collect());
-        for block in 0..(first + strip.rows.len()).div_ceil(BLOCK) {
-            fold.block(
-                block,
-                head(seq.blocks[block].k, g, shape),
-                head(seq.blocks[block].v, g, shape),
-            );
+        Fold::new(self.isa, shape, self.first(strip), queries.collect())
+    }
+
+    fn add(&self, fold: &mut Fold<'_>, strip: &Strip, g: usize, blocks: Range<usize>) {
+        for at in blocks {
+            let block = &self.seqs[strip.seq].blocks[at];
+            fold.block(at, head(block.k, g, self.shape), head(block.v, g, self.shape));
         }
-        fold.end_chunk();
+    }
+
+    fn write(&self, fold: &Fold<'_>, strip: &Strip, g: usize) {
+        let shape = self.shape;
         for (i, row) in strip.rows.clone().enumerate() {
             let at = (row * shape.heads + g * shape.group()) * shape.v_dim;
             #[expect(unsafe_code, reason = "tasks own their rows and heads")]
@@ -217,6 +257,22 @@ impl Call<'_> {
             let out = unsafe { self.out.part(at..at + shape.group() * shape.v_dim) };
             fold.write(i * shape.group(), out);
         }
+    }
+
+    /// The position of a strip's first row.
+    fn first(&self, strip: &Strip) -> usize {
+        let seq = &self.seqs[strip.seq];
+        seq.first + strip.rows.start - seq.rows.start
+    }
+
+    /// How many blocks the rows of a strip see.
+    fn blocks(&self, strip: &Strip) -> usize {
+        (self.first(strip) + strip.rows.len()).div_ceil(BLOCK)
+    }
+
+    /// The blocks of a chunk.
+    fn chunk(&self, strip: &Strip, chunk: usize) -> Range<usize> {
+        chunk * CHUNK..self.blocks(strip).min((chunk + 1) * CHUNK)
     }
 }
 

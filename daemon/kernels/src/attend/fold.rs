@@ -141,6 +141,17 @@ impl<'a> Fold<'a> {
         }
     }
 
+    /// The states of the one chunk whose blocks were folded.
+    pub(super) fn into_chunk(self) -> States {
+        self.chunk
+    }
+
+    /// Goes on after the chunk that ends with block `blocks - 1`, which was folded elsewhere.
+    pub(super) fn take_chunk(&mut self, blocks: usize, chunk: States) {
+        (self.blocks, self.chunk) = (blocks, chunk);
+        self.end_chunk();
+    }
+
     /// Merges the states of the chunk that the last block belongs to into the totals of the
     /// queries that see it.
     pub(super) fn end_chunk(&mut self) {
