@@ -18,14 +18,19 @@ pub fn logsumexp(logits: &[f32]) -> f32 {
     logsumexp_on(Isa::best(), logits)
 }
 
-/// Turns logits `[V]` into log-probabilities in place; returns what was subtracted.
-pub fn log_softmax(logits: &mut [f32]) -> f32 {
-    log_softmax_on(Isa::best(), logits)
+/// `out = exp((x - max x) / temperature)` over a row `[V]`: how likely each is beside the
+/// likeliest.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn weights(logits: &[f32], temperature: f32, out: &mut [f32]) {
+    assert_eq!(logits.len(), out.len(), "a weight for each logit");
+    weights_on(Isa::best(), logits, temperature, out);
 }
 
-/// Turns logits `[V]` into probabilities in place: exponentials over their sum in lanes.
-pub fn softmax(logits: &mut [f32]) {
-    softmax_on(Isa::best(), logits);
+/// The sum of a row, in lanes.
+pub fn total(row: &[f32]) -> f32 {
+    total_on(Isa::best(), row)
 }
 
 /// A uniform f32 in `[0, 1)`, a multiple of 2^-24, which depends on nothing but its arguments:
@@ -46,8 +51,8 @@ fn mix(x: u64) -> u64 {
 
 dispatched! { fn argmax_on(logits: &[f32]) -> usize = argmax_row; }
 dispatched! { fn logsumexp_on(logits: &[f32]) -> f32 = logsumexp_row; }
-dispatched! { fn log_softmax_on(logits: &mut [f32]) -> f32 = log_softmax_row; }
-dispatched! { fn softmax_on(logits: &mut [f32]) = softmax_row; }
+dispatched! { fn weights_on(logits: &[f32], temperature: f32, out: &mut [f32]) = weights_row; }
+dispatched! { fn total_on(row: &[f32]) -> f32 = total_row; }
 
 #[inline(always)]
 fn argmax_row(_isa: Isa, logits: &[f32]) -> usize {
@@ -66,22 +71,15 @@ fn logsumexp_row(_isa: Isa, logits: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn log_softmax_row(isa: Isa, logits: &mut [f32]) -> f32 {
-    let total = logsumexp_row(isa, logits);
-    for x in logits {
-        *x -= total;
-    }
-    total
+fn weights_row(_isa: Isa, logits: &[f32], temperature: f32, out: &mut [f32]) {
+    let largest = max(logits);
+    out.copy_from_slice(logits);
+    crate::lanes::map(out, |x| exp((x - largest) / temperature));
 }
 
 #[inline(always)]
-fn softmax_row(_isa: Isa, logits: &mut [f32]) {
-    let largest = max(logits);
-    crate::lanes::map(logits, |x| exp(x - largest));
-    let total = sum(fold(logits, 0.0, |sum, x| sum + x));
-    for x in logits {
-        *x /= total;
-    }
+fn total_row(_isa: Isa, row: &[f32]) -> f32 {
+    sum(fold(row, 0.0, |sum, x| sum + x))
 }
 
 #[cfg(test)]
@@ -103,29 +101,29 @@ mod tests {
     }
 
     #[test]
-    fn log_softmax_agrees_with_double_precision_and_with_itself() {
+    fn logsumexp_agrees_with_double_precision_and_between_instantiations() {
         for len in [1, 2, 17, 50_000] {
             let logits: Vec<f32> = noise(2, len).iter().map(|x| x * 30.0).collect();
-            let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
-            let rows = isas().map(|isa| {
-                let mut row = logits.clone();
-                let total = log_softmax_on(isa, &mut row);
-                assert_eq!(total, logsumexp_on(isa, &logits));
-                assert!((f64::from(total) - sum.ln()).abs() < 4e-6, "{total} not {}", sum.ln());
-                bits(&row)
-            });
-            assert_eq!(rows[0], rows[1]);
+            let want = logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
+            let [plain, best] = [Isa::PLAIN, Isa::best()].map(|isa| logsumexp_on(isa, &logits));
+            assert_eq!(plain.to_bits(), best.to_bits());
+            assert!((f64::from(best) - want).abs() < 4e-6, "{best} not {want}");
         }
     }
 
     #[test]
-    fn a_softmax_sums_to_one() {
-        let logits: Vec<f32> = noise(3, 1_000).iter().map(|x| x * 10.0).collect();
-        let rows = isas().map(|isa| {
-            let mut row = logits.clone();
-            softmax_on(isa, &mut row);
-            let total: f64 = row.iter().map(|&p| f64::from(p)).sum();
-            assert!((total - 1.0).abs() < 1e-6);
+    fn weights_are_how_likely_each_is_beside_the_likeliest() {
+        let logits: Vec<f32> = noise(3, 1_001).iter().map(|x| x * 10.0).collect();
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let rows = [Isa::PLAIN, Isa::best()].map(|isa| {
+            let mut row = vec![f32::NAN; logits.len()];
+            weights_on(isa, &logits, 0.7, &mut row);
+            for (&weight, &x) in row.iter().zip(&logits) {
+                let want = ((f64::from(x) - f64::from(largest)) / 0.7).exp();
+                assert!((f64::from(weight) - want).abs() < 1e-5 * want, "{weight} not {want}");
+            }
+            let sum: f64 = row.iter().map(|&x| f64::from(x)).sum();
+            assert!((f64::from(total_on(isa, &row)) - sum).abs() < 1e-5 * sum);
             bits(&row)
         });
         assert_eq!(rows[0], rows[1]);

@@ -8,6 +8,9 @@ use tinygpt_kernels::sample;
 use super::constraint::Mask;
 use super::job::{Sampling, Token};
 
+/// Candidates looked at first when a vocabulary is cut by mass.
+const SHORTLIST: usize = 256;
+
 /// Chooses the token at `position` from `logits [V]`, after the text `generated` of a prompt
 /// whose ids are `prompt`.
 pub(super) fn choose(
@@ -74,41 +77,61 @@ fn forbid(logits: &mut [f32], sampling: &Sampling) {
     }
 }
 
+/// Draws from the candidates that the filters leave: the `top_k` largest logits, of these the ones
+/// at least `min_p` times as likely as the first, of these the fewest that hold the fraction
+/// `top_p` of the mass.
 fn draw(logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
-    let keep = if sampling.top_k == 0 { logits.len() } else { sampling.top_k };
-    let candidates = likeliest(logits, keep);
-    let peak = candidates[0].1;
-    let weight =
-        |logit: f32| tinygpt_kernels::elementary::exp((logit - peak) / sampling.temperature);
-    let mut weights: Vec<f32> = candidates.iter().map(|(_, logit)| weight(*logit)).collect();
-    let likely = weights.iter().take_while(|weight| **weight >= sampling.min_p).count();
-    weights.truncate(likely.max(1));
-    truncate_to_mass(&mut weights, sampling.top_p);
-    let total: f32 = weights.iter().sum();
-    let mut left = sample::uniform(sampling.seed, 0, position) * total;
-    for (weight, (id, _)) in weights.iter().zip(&candidates) {
-        left -= weight;
-        if left < 0.0 {
-            return *id;
-        }
+    let mut weights = vec![0.0; logits.len()];
+    sample::weights(logits, sampling.temperature, &mut weights);
+    let likely = match sampling.min_p > 0.0 {
+        true => weights.iter().filter(|weight| **weight >= sampling.min_p).count().max(1),
+        false => logits.len(),
+    };
+    let keep = if sampling.top_k == 0 { likely } else { likely.min(sampling.top_k) };
+    let random = sample::uniform(sampling.seed, 0, position);
+    if keep == logits.len() && sampling.top_p >= 1.0 {
+        return index(pick(&weights, random));
     }
-    candidates[weights.len() - 1].0
+    let candidates = nucleus(logits, &weights, keep, sampling.top_p);
+    let weights: Vec<f32> = candidates.iter().map(|(id, _)| weights[*id as usize]).collect();
+    candidates[pick(&weights, random)].0
 }
 
-/// Keeps the shortest run from the front that holds the fraction `top_p` of the whole.
-fn truncate_to_mass(weights: &mut Vec<f32>, top_p: f32) {
-    if top_p >= 1.0 {
-        return;
-    }
-    let wanted = weights.iter().sum::<f32>() * top_p;
-    let mut mass = 0.0;
-    let below = weights.iter().take_while(|weight| {
-        let open = mass < wanted;
-        mass += **weight;
-        open
+/// The place in `weights` where the fraction `random` of their sum is reached.
+fn pick(weights: &[f32], random: f32) -> usize {
+    let mut left = random * weights.iter().sum::<f32>();
+    let reached = weights.iter().position(|weight| {
+        left -= weight;
+        left < 0.0
     });
-    let kept = below.count();
-    weights.truncate(kept.max(1));
+    reached.unwrap_or_else(|| weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0))
+}
+
+/// The fewest of the `keep` likeliest that hold the fraction `top_p` of their mass, in order. Few
+/// hold most of it, so a long vocabulary is not sorted: the shortlist grows until it suffices.
+fn nucleus(logits: &[f32], weights: &[f32], keep: usize, top_p: f32) -> Vec<(u32, f32)> {
+    let mut count = keep.min(if top_p < 1.0 && keep == logits.len() { SHORTLIST } else { keep });
+    loop {
+        let mut candidates = likeliest(logits, count);
+        let mass = |candidates: &[(u32, f32)]| -> f32 {
+            candidates.iter().map(|(id, _)| weights[*id as usize]).sum()
+        };
+        let whole = if keep == logits.len() { sample::total(weights) } else { mass(&candidates) };
+        let mut left = top_p * whole;
+        let fewest = candidates.iter().position(|(id, _)| {
+            left -= weights[*id as usize];
+            left <= 0.0
+        });
+        match fewest {
+            Some(last) => candidates.truncate(last + 1),
+            None if count < keep => {
+                count = keep.min(16 * count);
+                continue;
+            }
+            None => {}
+        }
+        return candidates;
+    }
 }
 
 /// The `count` largest logits with their ids, largest first, ties by the lower id.
@@ -179,6 +202,42 @@ mod tests {
         assert_eq!(support(Sampling { top_p: 0.7, ..hot() }), 2);
         assert_eq!(support(Sampling { min_p: 0.1, ..hot() }), 3);
         assert_eq!(support(hot()), 4);
+    }
+
+    /// The definition: sort everything, then cut.
+    fn sorted(logits: &[f32], sampling: &Sampling) -> Vec<u32> {
+        let mut all = likeliest(logits, logits.len());
+        let peak = all[0].1;
+        let weight = |logit: f32| f64::from((logit - peak) / sampling.temperature).exp();
+        all.truncate(if sampling.top_k == 0 { all.len() } else { sampling.top_k });
+        all.retain(|(_, logit)| weight(*logit) >= f64::from(sampling.min_p));
+        let mass: f64 = all.iter().map(|(_, logit)| weight(*logit)).sum();
+        let mut left = mass * f64::from(sampling.top_p);
+        let kept = all.iter().take_while(|(_, logit)| {
+            let open = left > 0.0;
+            left -= weight(*logit);
+            open
+        });
+        kept.map(|(id, _)| *id).collect()
+    }
+
+    #[test]
+    fn a_large_vocabulary_is_cut_as_if_it_were_sorted() {
+        let logits: Vec<f32> = (0..5_000).map(|i| 9.0 * sample::uniform(1, 0, i)).collect();
+        let filters = [(0, 1.0, 0.0), (50, 1.0, 0.0), (0, 0.5, 0.0), (0, 0.9999, 0.0)];
+        for (top_k, top_p, min_p) in filters.into_iter().chain([(0, 0.9, 0.2), (700, 0.3, 0.01)]) {
+            let sampling = Sampling { top_k, top_p, min_p, ..hot() };
+            let allowed = sorted(&logits, &sampling);
+            let mut seen = std::collections::BTreeSet::new();
+            for position in 0..4_000 {
+                seen.insert(choose(&logits, &sampling, &[], &[], position).id);
+            }
+            let strays = seen.iter().filter(|id| !allowed.contains(id)).count();
+            assert_eq!(strays, 0, "{top_k} {top_p} {min_p}: of {} allowed", allowed.len());
+            let head = &allowed[..allowed.len().min(20)];
+            let share = head.iter().filter(|id| seen.contains(id)).count();
+            assert!(share > head.len() / 2, "{top_k} {top_p} {min_p}: {share} of the likeliest");
+        }
     }
 
     #[test]
