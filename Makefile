@@ -17,13 +17,14 @@ endif
 # The real model of the tests.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos test model demo bench install
+.PHONY: help build check fmt clippy doc house check-macos test-arm test model demo bench install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
 	@echo "make test                     every test, clients in other languages included"
 	@echo "make check                    formatting, lints, documentation, house rules"
 	@echo "make check-macos              type check for Apple silicon"
+	@echo "make test-arm                 the kernels on emulated NEON"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make install PREFIX=$(PREFIX)"
 
@@ -50,6 +51,10 @@ house:
 
 check-macos:
 	.ci/check-macos
+
+# The kernels' tests on emulated NEON: minutes, so not part of `make test`.
+test-arm:
+	.ci/test-arm
 
 # -- test ---------------------------------------------------------------------
 

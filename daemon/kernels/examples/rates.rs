@@ -99,8 +99,8 @@ fn products(pool: &Pool, name: &str, w: &Matrix) {
     if let Format::Affine { .. } = w.format() {
         print!("fast   {:4} x {:4} {name:>6}:", w.n(), w.k());
         for t in [1, 2, 8, 32, 64, 512] {
-            let (mut x, mut y) = (Quantized::default(), vec![0.0; t * w.n()]);
-            x.fill(&noise(3, t * w.k()), w.k());
+            let (x, mut y) = (noise(3, t * w.k()), vec![0.0; t * w.n()]);
+            let x = Quantized::new(pool, &x, w.k());
             let flops = 2.0 * (t * w.n() * w.k()) as f64;
             print!("  T={t} {:6.1}", rate(flops, || linear_fast(pool, &x, w, None, &mut y)));
         }

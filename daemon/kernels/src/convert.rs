@@ -130,11 +130,11 @@ impl Narrow for F16 {
     #[inline(always)]
     fn widen(isa: Isa, from: &[F16; LANES]) -> Lanes {
         match isa.0 {
-            Kind::Plain => widen_by_value(from),
             // SAFETY: an instantiation for AVX2 only runs on machines that have F16C.
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "one instruction in place of twenty")]
-            Kind::Avx2 => unsafe { widen_f16c(from) },
+            Kind::Avx2 | Kind::Vnni => unsafe { widen_f16c(from) },
+            _ => widen_by_value(from),
         }
     }
 }

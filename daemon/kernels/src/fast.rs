@@ -16,11 +16,16 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use std::cell::RefCell;
+use std::num::NonZeroUsize;
 
-use crate::code::{BLOCK, STEPS, Step, unpack_nibbles};
+use crate::code::{BLOCK, Code, STEPS, Step, unpack_nibbles};
 use crate::disjoint::Disjoint;
 use crate::isa::{Isa, Kind, dispatched};
 use crate::lanes::{LANES, Lanes};
@@ -83,7 +88,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn tile(&self, tile: usize, scratch: &mut Vec<Step>) {
-        let weights = Weights::of(self.isa, self.w, tile, scratch);
+        let weights = Weights::of(self.isa, self.w, tile, self.x.rows(), scratch);
         for rows in even(self.x.rows(), STRIP) {
             match rows.len() {
                 4 => self.strip::<4>(tile, rows.start, &weights),
@@ -113,7 +118,7 @@ impl Product<'_> {
     }
 }
 
-/// A tile, its codes one to a byte.
+/// A tile.
 struct Weights<'a> {
     bits: u8,
     zero: i32,
@@ -122,18 +127,29 @@ struct Weights<'a> {
     /// Steps that share one with a row's block, too.
     piece: usize,
     steps: &'a [Step],
+    /// Whether the codes lie two in a byte, as they are kept, and not one.
+    packed: bool,
     scales: &'a [Lanes],
     mins: &'a [Lanes],
 }
 
 impl<'a> Weights<'a> {
-    fn of(isa: Isa, matrix: &'a Matrix, tile: usize, scratch: &'a mut Vec<Step>) -> Weights<'a> {
+    /// The tile for a product of so many rows: for one row, taking codes apart costs more than it
+    /// saves.
+    fn of(
+        isa: Isa,
+        matrix: &'a Matrix,
+        tile: usize,
+        rows: usize,
+        scratch: &'a mut Vec<Step>,
+    ) -> Weights<'a> {
         let Format::Affine { code, group, .. } = matrix.format() else {
             panic!("the integer product of {matrix:?}");
         };
         let (scales, mins) = matrix.tile_groups(tile);
         let codes = matrix.tile_codes(tile, code);
-        let steps = if code.is_nibbles() {
+        let packed = code.is_nibbles() && rows == 1 && group >= BLOCK && isa.takes_nibbles();
+        let steps = if code.is_nibbles() && !packed {
             scratch.resize(matrix.k() / BLOCK * STEPS, [0; 64]);
             unpack_on(isa, codes, scratch);
             scratch
@@ -142,29 +158,66 @@ impl<'a> Weights<'a> {
         };
         let (bits, zero) = (code.bits, i32::from(code.zero));
         let (piece, group_shift) = (group.min(BLOCK) / 4, (group / 4).trailing_zeros());
-        Weights { bits, zero, group_shift, piece, steps, scales, mins }
+        Weights { bits, zero, group_shift, piece, steps, packed, scales, mins }
     }
 
     fn multiply<const R: usize>(&self, isa: Isa, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
+        #[allow(unsafe_code, reason = "calls kernels for detected features")]
         match isa.0 {
             Kind::Plain => plain::strip(sums, self, x),
-            // SAFETY: an `Isa` of this kind only comes from `best`, which has looked.
             #[cfg(target_arch = "x86_64")]
-            #[expect(unsafe_code, reason = "calls kernels for detected features")]
-            Kind::Avx2 => unsafe {
-                match (self.bits, self.mins.is_empty()) {
-                    (4, false) => avx2::strip::<R, 4, true>(sums, self, x),
-                    (4, true) => avx2::strip::<R, 4, false>(sums, self, x),
-                    (5, false) => avx2::strip::<R, 5, true>(sums, self, x),
-                    (5, true) => avx2::strip::<R, 5, false>(sums, self, x),
-                    (6, false) => avx2::strip::<R, 6, true>(sums, self, x),
-                    (6, true) => avx2::strip::<R, 6, false>(sums, self, x),
-                    (_, false) => avx2::strip::<R, 8, true>(sums, self, x),
-                    (_, true) => avx2::strip::<R, 8, false>(sums, self, x),
-                }
-            },
+            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
+            Kind::Avx2 => unsafe { self.avx2(sums, x) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
+            Kind::Vnni => unsafe { vnni::strip(sums, self, x) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
+            Kind::Dot => unsafe { neon::strip(sums, self, x) },
         }
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    fn avx2<const R: usize>(&self, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
+        match (self.bits, !self.mins.is_empty(), self.packed) {
+            (4, true, true) => avx2::strip::<R, 4, true, true>(sums, self, x),
+            (4, false, true) => avx2::strip::<R, 4, false, true>(sums, self, x),
+            (4, true, _) => avx2::strip::<R, 4, true, false>(sums, self, x),
+            (4, false, _) => avx2::strip::<R, 4, false, false>(sums, self, x),
+            (5, true, _) => avx2::strip::<R, 5, true, false>(sums, self, x),
+            (5, false, _) => avx2::strip::<R, 5, false, false>(sums, self, x),
+            (6, true, _) => avx2::strip::<R, 6, true, false>(sums, self, x),
+            (6, false, _) => avx2::strip::<R, 6, false, false>(sums, self, x),
+            (_, true, _) => avx2::strip::<R, 8, true, false>(sums, self, x),
+            (_, false, _) => avx2::strip::<R, 8, false, false>(sums, self, x),
+        }
+    }
+}
+
+/// Whether an instantiation has the bits of the plain one on this machine, in a product of every
+/// kind of code. What a processor has was not always there when this was tested.
+pub(crate) fn agrees(isa: Isa) -> bool {
+    let here = Pool::new(NonZeroUsize::MIN);
+    let (n, k) = (LANES, 4 * BLOCK);
+    let uniform = |i: usize| crate::sample::uniform(7, 0, i as u64) - 0.5;
+    let x: Vec<f32> = (0..5 * k).map(uniform).collect();
+    let x = Quantized::on(Isa::PLAIN, &here, &x, k);
+    let codes = [(4, 0, 32), (5, 0, 64), (6, 32, 16), (8, 128, 32)];
+    codes.into_iter().all(|(bits, zero, group)| {
+        let scales: Vec<f32> = (0..n * k / group).map(uniform).collect();
+        let code = |i: usize| ((uniform(i) + 0.5) * f32::from(1_u16 << bits)) as i16;
+        let q: Vec<i8> = (0..n * k).map(|i| (code(i) - zero) as i8).collect();
+        let min = (zero == 0).then_some(&scales[..]);
+        let code = Code { bits, zero: zero as u8 };
+        let w = Matrix::from_affine(n, k, (code, group), &q, &scales, min);
+        let product = |isa| {
+            let mut y = vec![0.0; 5 * n];
+            linear_fast_on(isa, &here, &x, &w, None, &mut y);
+            y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        product(isa) == product(Isa::PLAIN)
+    })
 }
 
 dispatched! { fn unpack_on(codes: &[u8], to: &mut [Step]) = unpack; }
@@ -181,15 +234,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::code::Code;
     use crate::linear::tests::quantised;
     use crate::noise::{bits, isas, noise, pool};
     use crate::reference;
 
     fn activations(t: usize, k: usize) -> Quantized {
-        let mut x = Quantized::default();
-        x.fill(&noise(4, t * k), k);
-        x
+        Quantized::new(&pool(1), &noise(4, t * k), k)
     }
 
     fn product(isa: Isa, pool: &Pool, x: &Quantized, w: &Matrix, bias: Option<&[f32]>) -> Vec<u32> {
@@ -227,8 +277,7 @@ mod tests {
             for q in [-i16::from(zero), 0, (1 << bits) - 1 - i16::from(zero)] {
                 let w = Matrix::from_affine(16, 64, (code, 32), &[q as i8; 1024], &[1.0; 32], None);
                 for x in [-1.0, 1.0] {
-                    let mut rows = Quantized::default();
-                    rows.fill(&[x; 64], 64);
+                    let rows = Quantized::new(&pool(1), &[x; 64], 64);
                     let want = 64.0 * 127.0 * f32::from(q) * x * (1.0 / 127.0);
                     for isa in isas() {
                         let mut y = [0.0; 16];
@@ -267,11 +316,7 @@ mod tests {
             let w = &quantised(37, 320)[format];
             let t: usize = cuts.iter().sum();
             let x = noise(6, t * w.k());
-            let rows = |x: &[f32]| {
-                let mut rows = Quantized::default();
-                rows.fill(x, w.k());
-                rows
-            };
+            let rows = |x: &[f32]| Quantized::new(&pool(threads), x, w.k());
             let whole = product(Isa::best(), &pool(1), &rows(&x), w, None);
             let mut sliced = Vec::new();
             let mut rest = &x[..];

@@ -3,14 +3,16 @@
 //! A kernel is a small `#[inline(always)]` function in plain Rust, and `dispatched!` stamps out
 //! a function of the same arguments that runs either its plain instantiation or one compiled with
 //! more instruction sets. Loops over tiles, strips and blocks around the kernels are compiled once
-//! and hand the [`Isa`] down. A hand-written kernel joins by adding a variant here and an arm to
-//! the macro; it must match the plain one bit for bit.
+//! and hand the [`Isa`] down. A hand-written kernel matches on [`Kind`] instead; it must equal the
+//! plain one bit for bit.
 //!
 //! Two things keep the instantiations fast. A kernel is a function of its own, because only there
 //! does the compiler keep sixteen lanes in whole registers reliably. And inside a kernel everything
 //! that multiplies is an `#[inline(always)]` function and not a closure: a closure may be compiled
 //! apart, without the instruction sets of its caller, and then calls the library for each
 //! multiply-add.
+
+use std::sync::OnceLock;
 
 /// An instantiation of the kernels that this machine can run: holding one is the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,23 +25,55 @@ pub(crate) enum Kind {
     /// x86-64 with AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// The same with AVX-512 and its 8-bit dot products, for which alone it is used.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// aarch64 with 8-bit dot products, for which alone it is used.
+    #[cfg(target_arch = "aarch64")]
+    Dot,
 }
 
 impl Isa {
     /// The target's baseline.
     pub const PLAIN: Isa = Isa(Kind::Plain);
 
-    /// The fastest instantiation that this machine can run.
+    /// The fastest instantiation that this machine can run and that has the plain one's bits here.
     #[inline]
     pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let mut agreeing = Isa::all().into_iter().rev().filter(|&isa| crate::fast::agrees(isa));
+            agreeing.next().unwrap_or(Isa::PLAIN)
+        })
+    }
+
+    /// Every instantiation that this machine can run, the fastest last.
+    pub fn all() -> Vec<Isa> {
+        let mut all = vec![Isa::PLAIN];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
         {
-            return Isa(Kind::Avx2);
+            all.push(Isa(Kind::Avx2));
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+                all.push(Isa(Kind::Vnni));
+            }
         }
-        Isa::PLAIN
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            all.push(Isa(Kind::Dot));
+        }
+        all
+    }
+
+    /// Whether products take codes of 4 bits as they are kept.
+    pub(crate) fn takes_nibbles(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => true,
+            _ => false,
+        }
     }
 
     /// The name shown in logs and in the status report.
@@ -48,6 +82,10 @@ impl Isa {
             Kind::Plain => "plain",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => "avx512vnni",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Dot => "neon-dotprod",
         }
     }
 }
@@ -63,19 +101,19 @@ macro_rules! dispatched {
     ) => {
         $vis fn $name $(<$($generics)*>)? (isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             match isa.0 {
-                $crate::isa::Kind::Plain => $body $(::<$($generic),*>)? (isa, $($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                $crate::isa::Kind::Avx2 => {
+                $crate::isa::Kind::Avx2 | $crate::isa::Kind::Vnni => {
                     #[target_feature(enable = "avx2,fma,f16c")]
                     #[inline(never)]
                     fn avx2 $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? {
                         let isa = $crate::isa::Isa($crate::isa::Kind::Avx2);
                         $body $(::<$($generic),*>)? (isa, $($arg),*)
                     }
-                    // SAFETY: an `Isa` of this kind only comes from `best`, which has looked.
+                    // SAFETY: an `Isa` of these kinds only comes from `all`, which has looked.
                     #[expect(unsafe_code, reason = "calls an instantiation for detected features")]
                     unsafe { avx2 $(::<$($generic),*>)? ($($arg),*) }
                 }
+                _ => $body $(::<$($generic),*>)? ($crate::isa::Isa::PLAIN, $($arg),*),
             }
         }
     };

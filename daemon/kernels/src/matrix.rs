@@ -217,6 +217,11 @@ impl Matrix {
         self.format
     }
 
+    /// Whether the weights are integers with scales.
+    pub fn is_quantised(&self) -> bool {
+        matches!(self.format, Format::Affine { .. })
+    }
+
     /// Allocated bytes.
     pub fn bytes(&self) -> usize {
         self.weights.bytes() + self.scales.bytes() + self.mins.bytes()

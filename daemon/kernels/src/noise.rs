@@ -12,8 +12,8 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<f32> {
 }
 
 /// Every instantiation that this machine can run.
-pub(crate) fn isas() -> [Isa; 2] {
-    [Isa::PLAIN, Isa::best()]
+pub(crate) fn isas() -> Vec<Isa> {
+    Isa::all()
 }
 
 /// A pool of so many threads.

@@ -4,8 +4,13 @@
 //! integer to `x * (127 / max |x|)`, halves to even. What a row becomes depends on that row alone.
 
 use crate::code::{BLOCK, STEPS};
+use crate::disjoint::Disjoint;
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{fold, larger, tree};
+use crate::pool::Pool;
+
+/// Blocks worth a task of their own.
+const TASK: usize = 256;
 
 /// `T` rows of `K` activations, in blocks of 32 with a scale each.
 #[derive(Debug, Default, Clone)]
@@ -73,25 +78,54 @@ pub(crate) struct Row<'a> {
 }
 
 impl Quantized {
-    /// Makes room for `t` rows of `k`, keeping what memory there is.
+    /// `K` is a multiple of this.
+    pub const BLOCK: usize = BLOCK;
+
+    /// Quantises rows `[T][K]` on all threads.
     ///
     /// # Panics
-    /// When `k` is no multiple of 32.
-    pub fn resize(&mut self, t: usize, k: usize) {
+    /// When `x` is not whole rows of `k`, or `k` is no multiple of 32.
+    pub fn new(pool: &Pool, x: &[f32], k: usize) -> Quantized {
+        let mut rows = Quantized::default();
+        rows.fill(pool, x, k);
+        rows
+    }
+
+    /// Quantises other rows `[T][K]`, into the same memory where it suffices.
+    ///
+    /// # Panics
+    /// When `x` is not whole rows of `k`, or `k` is no multiple of 32.
+    pub fn fill(&mut self, pool: &Pool, x: &[f32], k: usize) {
+        self.fill_on(Isa::best(), pool, x, k);
+    }
+
+    pub(crate) fn on(isa: Isa, pool: &Pool, x: &[f32], k: usize) -> Quantized {
+        let mut rows = Quantized::default();
+        rows.fill_on(isa, pool, x, k);
+        rows
+    }
+
+    fn fill_on(&mut self, isa: Isa, pool: &Pool, x: &[f32], k: usize) {
+        self.resize(x.len() / k.max(1), k);
+        assert_eq!(x.len(), self.q.len(), "whole rows of {k}");
+        let blocks = self.blocks.len();
+        let run = blocks.div_ceil(4 * pool.threads()).max(TASK);
+        let (q, scales) = (Disjoint::new(&mut self.q), Disjoint::new(&mut self.blocks));
+        pool.run(blocks.div_ceil(run), &|i| {
+            let (start, end) = (i * run, blocks.min((i + 1) * run));
+            // SAFETY: task `i` alone takes the run of blocks that begins at block `i * run`.
+            #[expect(unsafe_code, reason = "runs of blocks do not overlap")]
+            let (q, scales) =
+                unsafe { (q.part(start * BLOCK..end * BLOCK), scales.part(start..end)) };
+            quantize_on(isa, &x[start * BLOCK..end * BLOCK], q, scales);
+        });
+    }
+
+    fn resize(&mut self, t: usize, k: usize) {
         assert!(k.is_multiple_of(BLOCK), "rows of {k} are no blocks of {BLOCK}");
         self.k = k;
         self.q.resize(t * k, 0);
         self.blocks.resize(t * k / BLOCK, Scaled::default());
-    }
-
-    /// Quantises rows `[T][K]`.
-    ///
-    /// # Panics
-    /// When `x` is not whole rows of `k`, or `k` is no multiple of 32.
-    pub fn fill(&mut self, x: &[f32], k: usize) {
-        assert_eq!(x.len() % k.max(1), 0, "whole rows of {k}");
-        self.resize(x.len() / k.max(1), k);
-        quantize_on(Isa::best(), x, &mut self.q, &mut self.blocks);
     }
 
     /// T.
@@ -149,7 +183,7 @@ fn nearest(x: f32) -> i8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise::{bits, isas, noise};
+    use crate::noise::{bits, isas, noise, pool};
 
     #[test]
     fn halves_go_to_even_and_everything_stays_within_127() {
@@ -165,17 +199,13 @@ mod tests {
     fn every_instantiation_quantises_to_the_same_bits() {
         let (t, k) = (3, 96);
         let x: Vec<f32> = noise(1, t * k).iter().map(|x| x * x * x * 100.0).collect();
-        let mut want = Quantized::default();
-        want.resize(t, k);
-        quantize_on(Isa::PLAIN, &x, &mut want.q, &mut want.blocks);
+        let want = Quantized::on(Isa::PLAIN, &pool(1), &x, k);
         let scales = |q: &Quantized| -> Vec<u32> {
             let each = |b: &Scaled| [b.scale, b.scaled[0], b.scaled[1], b.scaled[2]];
             bits(&q.blocks.iter().flat_map(each).collect::<Vec<_>>())
         };
         for isa in isas() {
-            let mut got = Quantized::default();
-            got.resize(t, k);
-            quantize_on(isa, &x, &mut got.q, &mut got.blocks);
+            let got = Quantized::on(isa, &pool(2), &x, k);
             assert_eq!((&got.q, scales(&got)), (&want.q, scales(&want)), "{isa:?}");
         }
         for (i, (&x, &q)) in x.iter().zip(&want.q).enumerate() {
@@ -186,8 +216,7 @@ mod tests {
 
     #[test]
     fn a_block_of_zeros_is_zeros() {
-        let mut zeros = Quantized::default();
-        zeros.fill(&[0.0; 32], 32);
+        let zeros = Quantized::new(&pool(1), &[0.0; 32], 32);
         assert_eq!((zeros.q, zeros.blocks[0].scale), (vec![0; 32], 0.0));
     }
 }

@@ -14,9 +14,10 @@ use crate::quantized::{Piece, Row};
 /// Eight lanes and the other eight.
 type Pair<V> = [V; 2];
 
-/// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`.
+/// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`; `PACKED` ones lie
+/// two in a byte.
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool>(
+pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKED: bool>(
     sums: &mut [Lanes; R],
     weights: &Weights<'_>,
     x: &[Row<'_>; R],
@@ -25,8 +26,12 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool>(
     let zero = weights.zero - if BITS == 8 { 128 } else { 0 };
     let mut held = [[_mm256_setzero_ps(); 2]; R];
     let steps = weights.piece;
-    for step in (0..weights.steps.len()).step_by(steps) {
-        let dots = dot::<R, BITS>(&weights.steps[step..step + steps], x, step);
+    let per_step = if PACKED { 2 } else { 1 };
+    for step in (0..per_step * weights.steps.len()).step_by(steps) {
+        let dots = match PACKED {
+            true => packed(&weights.steps[step / 2..(step + steps) / 2], x, step),
+            false => dot::<R, BITS>(&weights.steps[step..step + steps], x, step),
+        };
         let (piece, group) = (Piece::at(step, steps), step >> weights.group_shift);
         let scales = pair(&weights.scales[group]);
         let mins = if MIN { pair(&weights.mins[group]) } else { scales };
@@ -94,6 +99,37 @@ fn dot<const R: usize, const BITS: u8>(
         }
         if depth(BITS) < STEPS && (s + 1) % depth(BITS) == 0 {
             widen(&mut sums, &mut short);
+        }
+    }
+    widen(&mut sums, &mut short);
+    sums
+}
+
+/// The integer dot products of a block whose codes lie two in a byte.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn packed<const R: usize>(codes: &[Step], x: &[Row<'_>; R], step: usize) -> [Pair<__m256i>; R] {
+    let (mut sums, mut short) =
+        ([[_mm256_setzero_si256(); 2]; R], [[_mm256_setzero_si256(); 2]; R]);
+    let mut rows: [[&[[i8; 4]]; 2]; R] = [[&[]; 2]; R];
+    for r in 0..R {
+        let row = &x[r].q.as_chunks().0[step..step + 2 * codes.len()];
+        let (low, high) = row.split_at(codes.len());
+        rows[r] = [low, &high[..codes.len()]];
+    }
+    let mask = _mm256_set1_epi8(15);
+    for s in 0..codes.len() {
+        let codes = load(&codes[s]);
+        for half in 0..2 {
+            let low = _mm256_and_si256(codes[half], mask);
+            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes[half]), mask);
+            for r in 0..R {
+                let products = _mm256_add_epi16(
+                    _mm256_maddubs_epi16(low, four(rows[r][0][s])),
+                    _mm256_maddubs_epi16(high, four(rows[r][1][s])),
+                );
+                short[r][half] = _mm256_add_epi16(short[r][half], products);
+            }
         }
     }
     widen(&mut sums, &mut short);

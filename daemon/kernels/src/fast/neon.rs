@@ -1,0 +1,100 @@
+//! The strip for aarch64 with the dot-product extension.
+//!
+//! `sdot` multiplies signed bytes and adds four products into each of four lanes. The compiler's
+//! intrinsic for it is not stable, hence the line of assembly.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::Weights;
+use crate::code::{STEPS, Step};
+use crate::lanes::Lanes;
+use crate::quantized::{Piece, Row};
+
+/// Sixteen lanes.
+type Quads<V> = [V; 4];
+
+/// Adds to the sums of `R` rows all pieces of a tile.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) fn strip<const R: usize>(
+    sums: &mut [Lanes; R],
+    weights: &Weights<'_>,
+    x: &[Row<'_>; R],
+) {
+    // Codes of 8 bits are made signed, which takes 128 away.
+    let top = if weights.bits == 8 { 128 } else { 0 };
+    let zero = weights.zero - i32::from(top);
+    let steps = weights.piece;
+    let mut held = [[vdupq_n_f32(0.0); 4]; R];
+    for step in (0..weights.steps.len()).step_by(steps) {
+        let dots = dot(&weights.steps[step..step + steps], top, x, step);
+        let (piece, group) = (Piece::at(step, steps), step >> weights.group_shift);
+        let scales = quads(&weights.scales[group]);
+        let mins = weights.mins.get(group).map(|mins| quads(mins));
+        for r in 0..R {
+            let row = &x[r].blocks[step / STEPS];
+            let zero = vdupq_n_s32(zero * row.sum(piece));
+            for quad in 0..4 {
+                let dot = vcvtq_f32_s32(vsubq_s32(dots[r][quad], zero));
+                let scale = vmulq_n_f32(scales[quad], row.scale);
+                held[r][quad] = vfmaq_f32(held[r][quad], dot, scale);
+                if let Some(mins) = mins {
+                    held[r][quad] = vfmaq_n_f32(held[r][quad], mins[quad], row.scaled_sum(piece));
+                }
+            }
+        }
+    }
+    for r in 0..R {
+        sums[r] = bytemuck::cast(held[r]);
+    }
+}
+
+/// The integer dot products of a piece, of codes that `top` makes signed.
+#[target_feature(enable = "neon,dotprod")]
+#[inline]
+fn dot<const R: usize>(
+    codes: &[Step],
+    top: u8,
+    x: &[Row<'_>; R],
+    step: usize,
+) -> [Quads<int32x4_t>; R] {
+    let mut sums = [[vdupq_n_s32(0); 4]; R];
+    let mut rows: [&[[i8; 4]]; R] = [&[]; R];
+    for r in 0..R {
+        rows[r] = &x[r].q.as_chunks().0[step..step + codes.len()];
+    }
+    for s in 0..codes.len() {
+        let codes: Quads<uint8x16_t> = bytemuck::cast(codes[s]);
+        for r in 0..R {
+            let x = vreinterpretq_s8_s32(vdupq_n_s32(bytemuck::cast(rows[r][s])));
+            for quad in 0..4 {
+                let codes = vreinterpretq_s8_u8(veorq_u8(codes[quad], vdupq_n_u8(top)));
+                sums[r][quad] = sdot(sums[r][quad], codes, x);
+            }
+        }
+    }
+    sums
+}
+
+#[target_feature(enable = "neon,dotprod")]
+#[inline]
+fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: arithmetic on registers, with the instruction this function is compiled for.
+    #[expect(unsafe_code, reason = "the intrinsic is not stable")]
+    unsafe {
+        asm!(
+            "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) sum,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn quads(lanes: &Lanes) -> Quads<float32x4_t> {
+    bytemuck::cast(*lanes)
+}
