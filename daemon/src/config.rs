@@ -16,10 +16,9 @@ use bytesize::ByteSize;
 use etcetera::BaseStrategy;
 use tinygpt_proto::socket::SocketPath;
 
-pub use self::arguments::{Args, Command, LogFormat, Numerics, ServeArgs};
+pub use self::arguments::{Args, Command, LogFormat, ServeArgs};
 
 use crate::exit::Usage;
-use crate::kv::codec::Codec;
 use crate::kv::index::Budget;
 use crate::{engine, store};
 
@@ -68,9 +67,6 @@ impl Config {
     }
 
     fn new(given: ServeArgs) -> anyhow::Result<Self> {
-        if given.numerics == Some(Numerics::Fast) {
-            bail!("numerics = \"fast\" is not in this version; \"exact\" is");
-        }
         match given.device.as_deref().unwrap_or("auto") {
             "auto" | "cpu" => {}
             other => bail!("device {other:?} is not in this version; auto and cpu are"),
@@ -79,7 +75,7 @@ impl Config {
         Ok(Self {
             store: store_settings(&given, socket.path())?,
             socket,
-            models: models(&given.model, given.kv_dtype.unwrap_or_default())?,
+            models: models(&given)?,
             engine: engine::Settings {
                 queue: given.queue.unwrap_or(256),
                 active_budget: bytes(given.active_memory, ByteSize::gib(4))?,
@@ -128,7 +124,7 @@ impl From<&Config> for ServeArgs {
             config: None,
             threads: Some(config.threads),
             kv_dtype: config.models.first().map(|model| model.codec),
-            numerics: Some(Numerics::Exact),
+            numerics: config.models.first().map(|model| model.numerics),
             device: Some("cpu".into()),
             queue: Some(config.engine.queue),
             active_memory: size(config.engine.active_budget),
@@ -192,16 +188,22 @@ pub fn prepare_default_cache(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// `NAME=PATH`, or a path whose stem is the name; the built-in model when there is none.
-fn models(given: &[String], codec: Codec) -> anyhow::Result<Vec<engine::Source>> {
+fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
     let mut models: Vec<engine::Source> = Vec::new();
-    for text in given {
-        let source = parse_model(text, codec)?;
+    let source = |(name, path)| engine::Source {
+        name,
+        path,
+        codec: given.kv_dtype.unwrap_or_default(),
+        numerics: given.numerics.unwrap_or_default(),
+    };
+    for text in &given.model {
+        let source = source(parse_model(text)?);
         let taken = models.iter().any(|known| known.name == source.name);
         ensure!(!taken, "two models are called {:?}; name one with NAME=PATH", source.name);
         models.push(source);
     }
     if !models.iter().any(|known| known.name == BUILTIN) {
-        models.push(engine::Source { name: BUILTIN.into(), path: None, codec });
+        models.push(source((BUILTIN.into(), None)));
     }
     Ok(models)
 }
@@ -209,9 +211,10 @@ fn models(given: &[String], codec: Codec) -> anyhow::Result<Vec<engine::Source>>
 /// The name of the model that comes with the daemon.
 pub const BUILTIN: &str = "builtin";
 
-fn parse_model(text: &str, codec: Codec) -> anyhow::Result<engine::Source> {
+/// The name of a model, and its file.
+fn parse_model(text: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
     if text == BUILTIN {
-        return Ok(engine::Source { name: BUILTIN.into(), path: None, codec });
+        return Ok((BUILTIN.into(), None));
     }
     let (name, path) = match text.split_once('=') {
         Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
@@ -222,8 +225,7 @@ fn parse_model(text: &str, codec: Codec) -> anyhow::Result<engine::Source> {
         }
     };
     ensure!(!name.is_empty(), "a model needs a name before '=' in {text:?}");
-    let path = std::path::absolute(&path)?;
-    Ok(engine::Source { name, path: Some(path), codec })
+    Ok((name, Some(std::path::absolute(&path)?)))
 }
 
 fn bytes(given: Option<ByteSize>, default: ByteSize) -> anyhow::Result<usize> {
@@ -234,6 +236,8 @@ fn bytes(given: Option<ByteSize>, default: ByteSize) -> anyhow::Result<usize> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::kv::codec::Codec;
+    use crate::model::Numerics;
 
     /// The arguments, over a file that says `text`.
     fn given(args: &[&str], text: &str) -> anyhow::Result<ServeArgs> {
@@ -252,6 +256,7 @@ mod tests {
         let config = config(&["--threads", "5"], text).unwrap();
         assert_eq!((config.threads.get(), config.engine.queue), (5, 7));
         assert_eq!(config.models[0].codec, Codec::BF16);
+        assert_eq!(config.models[0].numerics, Numerics::Fast, "unless it is said otherwise");
         assert_eq!(config.store.unwrap().disk_budget, 1 << 30);
     }
 
@@ -260,7 +265,8 @@ mod tests {
         assert!(config(&[], "socket = \"/x\"").unwrap_err().to_string().contains("socket"));
         assert!(config(&[], "thread = 3").unwrap_err().to_string().contains("thread"));
         assert!(config(&[], "kv-dtype = \"q9\"").unwrap_err().to_string().contains("q9"));
-        assert!(config(&["--numerics", "fast"], "").unwrap_err().to_string().contains("fast"));
+        let numerics = config(&["--numerics", "quick"], "").unwrap_err().to_string();
+        assert!(numerics.contains("quick") && numerics.contains("exact"), "{numerics}");
         assert!(config(&["--device", "cuda"], "").unwrap_err().to_string().contains("cuda"));
     }
 

@@ -4,8 +4,10 @@
 mod common;
 
 use common::{Ask, Reply, Running, Setup, collect, prompt};
+use tinygptd::engine::Source;
 use tinygptd::engine::job::{Persist, Policy, Reason, Verdict};
 use tinygptd::kv::codec::Codec;
+use tinygptd::model::Numerics;
 
 /// The lengths at which something begins or ends: rows, blocks, chunks.
 const LENGTHS: [usize; 14] = [1, 2, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 600, 1000];
@@ -202,4 +204,52 @@ fn eviction_changes_speed_only() {
     }
     engine.flush();
     assert!(engine.handle.report().unwrap().heap_bytes <= 1 << 20);
+}
+
+/// Quantised weights and 8-bit activations: what the built-in model, whose weights are plain
+/// numbers, does not show.
+#[test]
+fn eight_bit_activations_have_the_bits_of_a_miss_on_every_way() {
+    for file in ["llama-Q5_K", "llama-Q6_K", "llama3rope-Q4_1", "llama3rope-Q5_0"] {
+        let path = format!("{}/../tests/golden/gguf/{file}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let (path, dir) = (std::path::Path::new(&path), tempfile::tempdir().unwrap());
+        let one = Setup { threads: 1, ..Setup::default() }.model(path).start();
+        let length = one.info().context.min(300) - 20;
+        let long = Ask::new(&prompt(60, length)).persist(Persist::Durable);
+        let short = Ask::new(&prompt(61, 70));
+        let parted = Ask::new(&[&long.prompt[..length - 50], &[65, 66, 67][..]].concat());
+        let never = [&long, &short, &parted].map(|ask| miss(&one, ask));
+        {
+            let two = Setup::on_disk(dir.path()).model(path).start();
+            let streams = [&long, &short, &long].map(|ask| two.submit(ask));
+            for (stream, never) in streams.into_iter().zip([&never[0], &never[1], &never[0]]) {
+                assert_same(&collect(stream).unwrap(), never, &format!("{file} together"));
+            }
+            let warm = two.ask(&parted);
+            assert_eq!(warm.reuse.memory as usize, length - 50, "{file}");
+            assert_same(&warm, &never[2], &format!("{file} parted"));
+        }
+        let again = Setup::on_disk(dir.path()).model(path).start();
+        let restored = again.ask(&long);
+        assert_eq!(restored.reuse.verdict, Verdict::FullDisk, "{file}");
+        assert_same(&restored, &never[0], &format!("{file} restored"));
+    }
+}
+
+#[test]
+fn the_two_arithmetics_share_no_cache() {
+    let path = format!("{}/../tests/golden/gguf/llama-Q5_K.gguf", env!("CARGO_MANIFEST_DIR"));
+    let (path, dir) = (std::path::Path::new(&path), tempfile::tempdir().unwrap());
+    let ask = Ask::new(&prompt(62, 100)).persist(Persist::Durable);
+    let with = |numerics| {
+        let setup = Setup::on_disk(dir.path()).model(path);
+        let source = Source { numerics, ..setup.source };
+        Setup { source, ..setup }.start().ask(&ask)
+    };
+    let (fast, exact) = (with(Numerics::Fast), with(Numerics::Exact));
+    assert_eq!(fast.reuse.verdict, Verdict::Cold);
+    assert_eq!(exact.reuse.verdict, Verdict::Cold);
+    assert_eq!(exact.reuse.reason, Some(Reason::NumericsVersion));
+    assert_ne!(fast.bits(), exact.bits());
+    assert_eq!(with(Numerics::Fast).reuse.verdict, Verdict::FullDisk);
 }

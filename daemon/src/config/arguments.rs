@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spelling;
 use crate::kv::codec::Codec;
+use crate::model::Numerics;
 
 /// Owns a language model and its KV caches, and serves them over a Unix socket.
 #[derive(Debug, Parser)]
@@ -108,8 +109,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "D")]
     #[serde(with = "spelling")]
     pub kv_dtype: Option<Codec>,
-    /// Arithmetic; `fast` is not in this version
-    #[arg(long, value_enum)]
+    /// Arithmetic: fast (8-bit activations over quantised weights) or exact [default: fast]
+    #[arg(long, value_name = "N")]
+    #[serde(with = "spelling")]
     pub numerics: Option<Numerics>,
     /// Where to compute: auto or cpu; cuda, metal and candle-cpu are not in this version
     #[arg(long)]
@@ -178,16 +180,6 @@ impl ServeArgs {
             log_format: self.log_format.or(file.log_format),
         }
     }
-}
-
-/// Which arithmetic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Numerics {
-    /// f32 activations over packed weights.
-    Exact,
-    /// int8 activations; refused in this version.
-    Fast,
 }
 
 /// How log lines look.

@@ -8,6 +8,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::kv::codec::Codec;
+use crate::model::Numerics;
 
 /// A value in words that mean exactly it.
 pub(super) trait Spelled {
@@ -17,6 +18,12 @@ pub(super) trait Spelled {
 impl Spelled for Codec {
     fn spell(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Spelled for Numerics {
+    fn spell(&self) -> String {
+        self.name().to_owned()
     }
 }
 

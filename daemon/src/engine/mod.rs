@@ -58,6 +58,7 @@ pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
+use crate::model::host::Host;
 use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
@@ -82,7 +83,7 @@ pub struct Settings {
 struct Engine {
     settings: Settings,
     source: Source,
-    pool: Arc<Pool>,
+    host: Host,
     store: Option<StoreHandle>,
     mailbox: mpsc::Receiver<Message>,
     own: mpsc::Sender<Message>,
@@ -165,8 +166,8 @@ fn live(
     let engine = Engine {
         index: Index::new(settings.cache_budget),
         settings,
+        host: Host::new(pool, source.numerics),
         source,
-        pool,
         store,
         mailbox,
         own,
@@ -291,7 +292,7 @@ impl Engine {
             return;
         };
         self.state.send_replace(State::Loading);
-        match self.source.load(self.generation + 1, &self.pool) {
+        match self.source.load(self.generation + 1, self.host.pool()) {
             Ok(loaded) => {
                 self.generation += 1;
                 self.stale = false;

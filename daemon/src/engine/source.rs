@@ -18,11 +18,8 @@ use crate::kv::codec::Codec;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
 use crate::model::load::{Checkpoint, LoadError};
-use crate::model::{Model, assemble, load};
+use crate::model::{Model, Numerics, assemble, load};
 use crate::sys::mmap::Map;
-
-/// The reference arithmetic's version: part of every fingerprint.
-const NUMERICS: &str = "exact-1";
 
 /// How long a changed file must have been left alone before it is read again.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -36,6 +33,8 @@ pub struct Source {
     pub path: Option<PathBuf>,
     /// The codec of requests that name none.
     pub codec: Codec,
+    /// The arithmetic.
+    pub numerics: Numerics,
 }
 
 /// Why a model could not be loaded.
@@ -180,7 +179,7 @@ impl Source {
             config: Digest::of("config", &checkpoint.config_digest_input),
             tokenizer: Digest::of("tokenizer", &checkpoint.vocabulary_digest_input),
             adapter: Digest::of("adapter", b""),
-            numerics: Digest::of("numerics", NUMERICS.as_bytes()),
+            numerics: Digest::of("numerics", self.numerics.label().as_bytes()),
             window: Digest::of("window", b"full"),
             rope: Digest::of("rope", b"as configured"),
             ..Fields::default()
@@ -204,7 +203,7 @@ impl Source {
             vocabulary: checkpoint.vocabulary,
             layouts,
             fields,
-            numerics: NUMERICS,
+            numerics: self.numerics.label(),
             default_codec: self.codec,
         };
         Loaded { model, info: Arc::new(info), stamp }

@@ -110,7 +110,7 @@ impl Engine {
         let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|(m, _)| m == at);
         let sequences = self.sequences.iter_mut().enumerate().filter(chosen);
         let mut kv: Vec<_> = sequences.map(|(_, sequence)| &mut sequence.kv).collect();
-        self.loaded.model.forward(&self.pool, batch, &mut kv)
+        self.loaded.model.forward(&self.host, batch, &mut kv).to_vec()
     }
 
     /// Counts the rows that `at` has computed, and does what follows from them.
@@ -148,13 +148,14 @@ impl Engine {
     }
 
     fn sample(&mut self, at: usize, hidden: &[f32]) {
-        let logits = self.loaded.model.head(&self.pool, hidden);
+        let logits = self.loaded.model.head(&self.host, hidden);
         let context = self.loaded.info.context;
         let sequence = &mut self.sequences[at];
         let position = sequence.tokens.len();
         let (prompt, generated) = sequence.tokens.split_at(sequence.job.tokens.len());
         let Task::Sample(sampling) = &mut sequence.job.task else { return };
         let token = sampler::choose(&logits, sampling, prompt, generated, position as u64);
+        drop(logits);
         let id = token.id;
         if sampling.stop_tokens.contains(&id) {
             return self.finish(at, Finish::Stop);
@@ -171,12 +172,13 @@ impl Engine {
 
     /// Tells the log-probability of the token after each row.
     fn score(&mut self, at: usize, start: usize, hidden: &[f32], top: usize, done: bool) {
-        let logits = self.loaded.model.head(&self.pool, hidden);
+        let logits = self.loaded.model.head(&self.host, hidden);
         let sequence = &self.sequences[at];
         for (row, logits) in logits.chunks_exact(self.loaded.info.vocab).enumerate() {
             let id = sequence.tokens[start + row + 1];
             sequence.tell(Event::Scored(sampler::describe(logits, id, Some(top))));
         }
+        drop(logits);
         if done {
             self.finish(at, Finish::Length);
         }

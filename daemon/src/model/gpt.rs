@@ -1,10 +1,11 @@
 //! TinyGPT's from-scratch architecture: pre-LayerNorm blocks, learned absolute positions, biases
 //! everywhere, exact-erf GELU, tied head.
 
-use tinygpt_kernels::{Matrix, Pool, act};
+use tinygpt_kernels::Matrix;
 
+use super::host::{Buffer, Host, positions};
 use super::load::{GptBlock, GptWeights, Linear, Norm};
-use super::{Batch, Model, ops};
+use super::{Batch, Model};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
@@ -21,19 +22,19 @@ impl Gpt {
     }
 
     /// Token embedding plus position embedding: `[T][C]`.
-    fn embed(&self, batch: &Batch, kv: &[&mut KvSeq]) -> Vec<f32> {
+    fn embed<'h>(&self, host: &'h Host, batch: &Batch, kv: &[&mut KvSeq]) -> Buffer<'h> {
         let width = self.width();
-        let mut x = ops::embed(&batch.tokens, &self.weights.token_embedding);
-        for (row, position) in x.chunks_exact_mut(width).zip(ops::positions(batch, kv)) {
+        let mut x = host.embed(&batch.tokens, &self.weights.token_embedding);
+        for (row, position) in x.chunks_exact_mut(width).zip(positions(batch, kv)) {
             let learned = &self.weights.position_embedding[position as usize * width..][..width];
-            ops::add(row, learned);
+            host.add(row, learned, width);
         }
         x
     }
 
     fn block(
         &self,
-        pool: &Pool,
+        host: &Host,
         layer: usize,
         block: &GptBlock,
         x: &mut [f32],
@@ -41,15 +42,18 @@ impl Gpt {
         kv: &mut [&mut KvSeq],
     ) {
         let config = &self.weights.config;
-        let normed = ops::norm(x, &block.norm1, config.eps);
-        let [q, k, v] = [&block.q, &block.k, &block.v].map(|w| ops::linear(pool, &normed, w));
-        let attended = ops::attend(pool, layer, batch, kv, config.heads, [&q, &k, &v]);
-        ops::add(x, &ops::linear(pool, &attended, &block.o));
+        let width = config.width;
+        let normed = host.norm(x, &block.norm1, config.eps);
+        let input = host.input(&normed, width);
+        let [q, k, v] = [&block.q, &block.k, &block.v].map(|w| input.linear(w));
+        let attended = host.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
+        host.add(x, &host.input(&attended, width).linear(&block.o), width);
 
-        let normed = ops::norm(x, &block.norm2, config.eps);
-        let mut inner = ops::linear(pool, &normed, &block.fc_in);
-        act::gelu_erf(&mut inner);
-        ops::add(x, &ops::linear(pool, &inner, &block.fc_out));
+        let normed = host.norm(x, &block.norm2, config.eps);
+        let mut inner = host.input(&normed, width).linear(&block.fc_in);
+        let hidden = block.fc_in.weight.n();
+        host.gelu(&mut inner, hidden);
+        host.add(x, &host.input(&inner, hidden).linear(&block.fc_out), width);
     }
 }
 
@@ -95,16 +99,16 @@ impl Model for Gpt {
         vec![(shape, Window::Full); config.layers]
     }
 
-    fn forward(&self, pool: &Pool, batch: &Batch, kv: &mut [&mut KvSeq]) -> Vec<f32> {
-        let mut x = self.embed(batch, kv);
+    fn forward<'h>(&self, host: &'h Host, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'h> {
+        let mut x = self.embed(host, batch, kv);
         for (layer, block) in self.weights.blocks.iter().enumerate() {
-            self.block(pool, layer, block, &mut x, batch, kv);
+            self.block(host, layer, block, &mut x, batch, kv);
         }
-        let wanted = ops::gather(&x, self.width(), &batch.wanted);
-        ops::norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
+        let wanted = host.gather(&x, self.width(), &batch.wanted);
+        host.norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
     }
 
-    fn head(&self, pool: &Pool, hidden: &[f32]) -> Vec<f32> {
-        ops::product(pool, hidden, &self.weights.token_embedding, None)
+    fn head<'h>(&self, host: &'h Host, hidden: &[f32]) -> Buffer<'h> {
+        host.input(hidden, self.width()).product(&self.weights.token_embedding, None)
     }
 }

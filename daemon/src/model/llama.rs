@@ -1,9 +1,10 @@
 //! The Llama family: RMSNorm, rotary positions, grouped-query attention, SiLU-gated MLP.
 
-use tinygpt_kernels::{Convention, Matrix, Pool, Rope, act};
+use tinygpt_kernels::{Convention, Matrix, Rope};
 
+use super::host::{Buffer, Host, positions};
 use super::load::{Linear, LlamaBlock, LlamaWeights, Norm, RopeLayout};
-use super::{Batch, Model, ops};
+use super::{Batch, Model};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
@@ -29,7 +30,7 @@ impl Llama {
 
     fn block(
         &self,
-        pool: &Pool,
+        host: &Host,
         layer: usize,
         block: &LlamaBlock,
         x: &mut [f32],
@@ -37,20 +38,22 @@ impl Llama {
         kv: &mut [&mut KvSeq],
     ) {
         let config = &self.weights.config;
-        let normed = ops::norm(x, &block.norm1, config.eps);
-        let [mut q, mut k, v] =
-            [&block.q, &block.k, &block.v].map(|w| ops::linear(pool, &normed, w));
-        let positions = ops::positions(batch, kv);
-        self.rope.apply(&mut q, config.heads, config.head_dim, &positions);
-        self.rope.apply(&mut k, config.kv_heads, config.head_dim, &positions);
-        let attended = ops::attend(pool, layer, batch, kv, config.heads, [&q, &k, &v]);
-        ops::add(x, &ops::linear(pool, &attended, &block.o));
+        let (width, attention) = (config.width, config.heads * config.head_dim);
+        let normed = host.norm(x, &block.norm1, config.eps);
+        let input = host.input(&normed, width);
+        let [mut q, mut k, v] = [&block.q, &block.k, &block.v].map(|w| input.linear(w));
+        let positions = positions(batch, kv);
+        host.rotate(&self.rope, &mut q, config.head_dim, &positions);
+        host.rotate(&self.rope, &mut k, config.head_dim, &positions);
+        let attended = host.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
+        host.add(x, &host.input(&attended, attention).linear(&block.o), width);
 
-        let normed = ops::norm(x, &block.norm2, config.eps);
-        let [gate, up] = [&block.gate, &block.up].map(|w| ops::linear(pool, &normed, w));
-        let mut inner = vec![0.0; gate.len()];
-        act::silu_mul(&gate, &up, &mut inner);
-        ops::add(x, &ops::linear(pool, &inner, &block.down));
+        let normed = host.norm(x, &block.norm2, config.eps);
+        let input = host.input(&normed, width);
+        let [gate, up] = [&block.gate, &block.up].map(|w| input.linear(w));
+        let inner = block.gate.weight.n();
+        let gated = host.silu_mul(&gate, &up, inner);
+        host.add(x, &host.input(&gated, inner).linear(&block.down), width);
     }
 }
 
@@ -96,17 +99,17 @@ impl Model for Llama {
         vec![(LayerShape { kv_heads, k_dim: dim, v_dim: dim }, Window::Full); config.layers]
     }
 
-    fn forward(&self, pool: &Pool, batch: &Batch, kv: &mut [&mut KvSeq]) -> Vec<f32> {
-        let mut x = ops::embed(&batch.tokens, &self.weights.token_embedding);
+    fn forward<'h>(&self, host: &'h Host, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'h> {
+        let mut x = host.embed(&batch.tokens, &self.weights.token_embedding);
         for (layer, block) in self.weights.blocks.iter().enumerate() {
-            self.block(pool, layer, block, &mut x, batch, kv);
+            self.block(host, layer, block, &mut x, batch, kv);
         }
-        let wanted = ops::gather(&x, self.width(), &batch.wanted);
-        ops::norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
+        let wanted = host.gather(&x, self.width(), &batch.wanted);
+        host.norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
     }
 
-    fn head(&self, pool: &Pool, hidden: &[f32]) -> Vec<f32> {
+    fn head<'h>(&self, host: &'h Host, hidden: &[f32]) -> Buffer<'h> {
         let head = self.weights.head.as_ref().unwrap_or(&self.weights.token_embedding);
-        ops::product(pool, hidden, head, None)
+        host.input(hidden, self.width()).product(head, None)
     }
 }

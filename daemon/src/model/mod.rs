@@ -3,23 +3,25 @@
 //! A [`Model`] is numbers and weights; everything that changes is in the [`Batch`] and in the
 //! sequences' caches, which the caller owns.
 //! There is a short file for each architecture family, written over the small set of
-//! [`ops`], and [`load`] reads their files.
+//! [`host`], and [`load`] reads their files.
 //!
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
 
 pub mod gpt;
+pub mod host;
 pub mod llama;
 pub mod load;
-pub mod ops;
 
 use std::ops::Range;
+use std::str::FromStr;
 
-use tinygpt_kernels::{Matrix, Pool};
+use tinygpt_kernels::Matrix;
 
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
+use self::host::{Buffer, Host};
 use self::load::Weights;
 
 /// Rows of several sequences, one after another, without padding.
@@ -32,6 +34,48 @@ pub struct Batch {
     pub slices: Vec<Range<usize>>,
     /// The rows whose final hidden state is wanted, ascending.
     pub wanted: Vec<usize>,
+}
+
+/// Which reference arithmetic a model runs in; each has the same bits on every CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Numerics {
+    /// f32 activations over weights of every kind.
+    Exact,
+    /// 8-bit activations over quantised weights, f32 ones over plain numbers.
+    #[default]
+    Fast,
+}
+
+impl Numerics {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Numerics::Exact => "exact",
+            Numerics::Fast => "fast",
+        }
+    }
+
+    /// The name and the version: part of every fingerprint.
+    pub fn label(self) -> &'static str {
+        match self {
+            Numerics::Exact => "exact-1",
+            Numerics::Fast => "fast-1",
+        }
+    }
+}
+
+/// The name of no arithmetic.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown numerics {0:?}; known are exact, fast")]
+pub struct UnknownNumerics(String);
+
+impl FromStr for Numerics {
+    type Err = UnknownNumerics;
+
+    fn from_str(name: &str) -> Result<Self, UnknownNumerics> {
+        let known = [Numerics::Exact, Numerics::Fast].into_iter().find(|n| n.name() == name);
+        known.ok_or_else(|| UnknownNumerics(name.to_owned()))
+    }
 }
 
 /// A model that can run.
@@ -60,10 +104,10 @@ pub trait Model: Send {
     /// Runs all layers over `batch`, writing the rows' keys and values into `kv` (one cache per
     /// slice, with room reserved, not advanced), and returns the final hidden states
     /// `[wanted][C]`, after the final norm.
-    fn forward(&self, pool: &Pool, batch: &Batch, kv: &mut [&mut KvSeq]) -> Vec<f32>;
+    fn forward<'h>(&self, host: &'h Host, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'h>;
 
     /// The logits `[T][V]` of hidden states `[T][C]`.
-    fn head(&self, pool: &Pool, hidden: &[f32]) -> Vec<f32>;
+    fn head<'h>(&self, host: &'h Host, hidden: &[f32]) -> Buffer<'h>;
 }
 
 /// The model over `weights`.

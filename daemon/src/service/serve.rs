@@ -202,6 +202,7 @@ mod tests {
     use super::*;
     use crate::engine::{self, Budget, Settings, Source};
     use crate::kv::codec::Codec;
+    use crate::model::Numerics;
     use crate::service::Facts;
 
     /// A daemon whose model is read from a pipe: it loads until somebody has written there.
@@ -213,7 +214,12 @@ mod tests {
             cache_budget: Budget { heap: 1 << 20, mappings: 1 },
             stall: Duration::from_secs(1),
         };
-        let source = Source { name: "slow".into(), path: Some(pipe.into()), codec: Codec::F16 };
+        let source = Source {
+            name: "slow".into(),
+            path: Some(pipe.into()),
+            codec: Codec::F16,
+            numerics: Numerics::Fast,
+        };
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
         let (handle, _) = engine::spawn(engine.clone(), source, pool, None).unwrap();
         let started = SystemTime::now();

@@ -121,7 +121,12 @@ fn daemon(socket: &Path) -> Daemon {
         cache_budget: Budget { heap: 1 << 28, mappings: 64 },
         stall: Duration::from_secs(60),
     };
-    let source = Source { name: "builtin".into(), path: None, codec: Codec::F16 };
+    let source = Source {
+        name: "builtin".into(),
+        path: None,
+        codec: Codec::F16,
+        numerics: crate::model::Numerics::Fast,
+    };
     let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
     let (engine, _) = engine::spawn(settings.clone(), source, pool, None).unwrap();
     let facts = Facts {

@@ -15,6 +15,7 @@ use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::index::Budget;
 use tinygptd::kv::key::Digest;
+use tinygptd::model::Numerics;
 use tinygptd::store::{self, StoreHandle};
 use tokio::sync::mpsc;
 
@@ -34,7 +35,12 @@ impl Default for Setup {
         Self {
             threads: 2,
             cache: None,
-            source: Source { name: "builtin".into(), path: None, codec: Codec::F16 },
+            source: Source {
+                name: "builtin".into(),
+                path: None,
+                codec: Codec::F16,
+                numerics: Numerics::Fast,
+            },
             heap: 1 << 30,
             active: 1 << 30,
             queue: 64,

@@ -7,12 +7,13 @@ use tinygpt_kernels::Pool;
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::layout::Layout;
 use tinygptd::kv::seq::{KvSeq, Slabs};
+use tinygptd::model::host::Host;
 use tinygptd::model::load::load;
-use tinygptd::model::{Batch, Model, assemble};
+use tinygptd::model::{Batch, Model, Numerics, assemble};
 
 pub(crate) struct Runner {
     model: Box<dyn Model>,
-    pool: Pool,
+    host: Host,
     slabs: Slabs,
     seq: KvSeq,
 }
@@ -20,11 +21,12 @@ pub(crate) struct Runner {
 impl Runner {
     /// A model from the bytes of its file, caching plain f32.
     pub(crate) fn new(file: &[u8]) -> Self {
-        let pool = Pool::new(NonZeroUsize::new(2).unwrap());
+        let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()));
         let model = assemble(load(file, &pool).unwrap().weights);
         let layout = Arc::new(Layout::new(Codec::F32, &model.layers()));
         let (slabs, seq) = (Slabs::new(&layout), KvSeq::new(layout));
-        Self { model, pool, slabs, seq }
+        let host = Host::new(pool, Numerics::Exact);
+        Self { model, host, slabs, seq }
     }
 
     /// Forgets the sequence.
@@ -41,9 +43,9 @@ impl Runner {
             slices: std::iter::once(0..rows).collect(),
             wanted: (rows - wanted..rows).collect(),
         };
-        let hidden = self.model.forward(&self.pool, &batch, &mut [&mut self.seq]);
+        let hidden = self.model.forward(&self.host, &batch, &mut [&mut self.seq]);
         self.seq.advance(rows);
-        let logits = self.model.head(&self.pool, &hidden);
+        let logits = self.model.head(&self.host, &hidden);
         logits.chunks_exact(self.model.vocab()).map(<[f32]>::to_vec).collect()
     }
 
