@@ -1,0 +1,76 @@
+"""llama.cpp as it is had from PyPI: the source in llama-cpp-python's sdist, built for this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+VERSION = "0.3.36"
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize")
+OFF = ("LLAMA_CURL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER")
+
+
+def build(folder: Path) -> Path:
+    """The folder of its programs, made below `folder` unless they are there."""
+    programs = folder / "build" / "bin"
+    if all((programs / tool).exists() for tool in TOOLS):
+        return programs
+    tools = folder / "venv"
+    if not (tools / "bin" / "ninja").exists():
+        venv.create(tools, with_pip=True)
+        run(tools / "bin" / "pip", "install", "--quiet", "cmake", "ninja")
+    source = folder / f"llama_cpp_python-{VERSION}"
+    if not source.exists():
+        wanted = f"llama-cpp-python=={VERSION}"
+        options = ("--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation")
+        run(tools / "bin" / "pip", "download", *options, "--dest", folder, wanted)
+        with tarfile.open(f"{source}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+    path = f"{tools / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    configure = ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", folder / "build", "-G", "Ninja"]
+    run(*configure, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in OFF), env=environment)
+    run("cmake", "--build", folder / "build", "--target", *TOOLS, env=environment)
+    return programs
+
+
+def rates(programs: Path, model: Path, threads: int, prompts: list[int], depths: list[int]) -> dict:
+    """Tokens per second of one run: `("prefill", n)` and `("decode", depth)`."""
+    measured = {}
+    for tokens in prompts:
+        measured["prefill", tokens] = bench(programs, model, threads, "-p", tokens, "-n", 0)
+    for depth in depths:
+        measured["decode", depth] = bench(programs, model, threads, "-p", 0, "-n", 64, "-d", depth)
+    return measured
+
+
+def bench(programs: Path, model: Path, threads: int, *arguments: object) -> float:
+    command = [programs / "llama-bench", "-m", model, "-t", threads, "-r", 1, "-o", "json", *arguments]
+    output = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout
+    [result] = json.loads(output)
+    return result["avg_ts"]
+
+
+def shared(programs: Path, model: Path, threads: int, prefix: int, sequences: int) -> float:
+    """Tokens per second that `sequences` generate together behind one prompt of `prefix`."""
+    sizes = ("-npp", prefix, "-ntg", 64, "-npl", sequences, "-c", prefix + 64 * sequences + 64)
+    options = ("-pps", "--output-format", "jsonl", "-t", threads, "-fa", "off")
+    command = [programs / "llama-batched-bench", "-m", model, *sizes, *options]
+    output = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout
+    results = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return results[-1]["speed_tg"]
+
+
+def quantize(programs: Path, model: Path, kind: str) -> Path:
+    """The model in another type, beside the build."""
+    made = programs.parent.parent / f"{model.stem}.as-{kind}.gguf"
+    if not made.exists():
+        run(programs / "llama-quantize", "--allow-requantize", model, made, kind)
+    return made
+
+
+def run(*command: object, env: dict[str, str] | None = None) -> None:
+    subprocess.run([*map(str, command)], check=True, stdout=sys.stderr, env=env)
