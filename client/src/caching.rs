@@ -3,18 +3,25 @@
 use clap::{Args, ValueEnum};
 use tinygpt_proto::v1::{CachePolicy, Persist};
 
-/// The flags about the cache that several commands share.
+/// The flags about the cache of commands that keep what they compute.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CachingArgs {
-    /// How to use the cache
-    #[arg(long, value_name = "POLICY", default_value = "use")]
-    cache_policy: Policy,
+    #[command(flatten)]
+    pub(crate) reuse: ReuseArgs,
     /// When what is computed reaches the disk
     #[arg(long, value_name = "WHEN", default_value = "behind")]
     persist: When,
     /// Keep what is computed in memory only: short for --persist no
     #[arg(long, conflicts_with = "persist")]
     no_persist: bool,
+}
+
+/// The flags about the cache of commands that meet it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReuseArgs {
+    /// How to use the cache
+    #[arg(long, value_name = "POLICY", default_value = "use")]
+    cache_policy: Policy,
     /// Share prompts within this namespace of your own only
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) namespace: String,
@@ -45,7 +52,7 @@ enum When {
     No,
 }
 
-impl CachingArgs {
+impl ReuseArgs {
     pub(crate) fn policy(&self) -> CachePolicy {
         match self.cache_policy {
             Policy::Use => CachePolicy::Use,
@@ -54,7 +61,9 @@ impl CachingArgs {
             Policy::Bypass => CachePolicy::Bypass,
         }
     }
+}
 
+impl CachingArgs {
     pub(crate) fn persist(&self) -> Persist {
         match self.persist {
             _ if self.no_persist => Persist::No,

@@ -87,9 +87,9 @@ impl SampleOptions {
             model: self.model.clone(),
             prompt: Some(prompt.into()),
             sampling: Some(self.sampling.clone().into()),
-            cache_policy: self.caching.policy().into(),
-            namespace: self.caching.namespace.clone(),
-            kv_dtype: self.caching.kv_dtype.clone(),
+            cache_policy: self.caching.reuse.policy().into(),
+            namespace: self.caching.reuse.namespace.clone(),
+            kv_dtype: self.caching.reuse.kv_dtype.clone(),
             persist: self.caching.persist().into(),
             echo_prompt_ids: self.echo_ids,
             ..Default::default()

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 
-use crate::caching::CachingArgs;
+use crate::caching::ReuseArgs;
 use crate::failure::Outcome;
 use crate::patience;
 use crate::prompt::PromptArgs;
@@ -26,7 +26,7 @@ pub(crate) struct ScoreArgs {
     #[arg(long, value_name = "K", default_value_t = 0)]
     logprobs: u32,
     #[command(flatten)]
-    caching: CachingArgs,
+    reuse: ReuseArgs,
 }
 
 /// What `score --json` prints.
@@ -48,10 +48,9 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
         model: args.model,
         input: Some(args.input.read()?.into()),
         logprobs: args.logprobs,
-        cache_policy: args.caching.policy().into(),
-        persist: args.caching.persist().into(),
-        namespace: args.caching.namespace,
-        kv_dtype: args.caching.kv_dtype,
+        cache_policy: args.reuse.policy().into(),
+        namespace: args.reuse.namespace,
+        kv_dtype: args.reuse.kv_dtype,
         ..Default::default()
     };
     let connection = session.connect().await?;

@@ -38,10 +38,10 @@ pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
     let request = WarmRequest {
         model: args.model,
         prompt: Some(args.prompt.read()?.into()),
-        cache_policy: args.caching.policy().into(),
+        cache_policy: args.caching.reuse.policy().into(),
         persist: args.caching.persist().into(),
-        namespace: args.caching.namespace,
-        kv_dtype: args.caching.kv_dtype,
+        namespace: args.caching.reuse.namespace,
+        kv_dtype: args.caching.reuse.kv_dtype,
         ..Default::default()
     };
     let connection = session.connect_or_start(args.start).await?;

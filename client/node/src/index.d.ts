@@ -15,7 +15,7 @@ export class Client {
   /** Generates from a raw prompt; the text arrives while it is generated. */
   sample(prompt: Prompt, options?: SampleOptions): Sample;
   /** Computes a prompt and keeps it, generating nothing. */
-  warm(prompt: Prompt, options?: RunOptions): Promise<Done>;
+  warm(prompt: Prompt, options?: KeepOptions): Promise<Done>;
   /** Gives the log-probability of every token of `prompt`, and the `logprobs` best in its place. */
   score(prompt: Prompt, options?: RunOptions & { logprobs?: number }): Promise<Score>;
   /** Gives the token ids that `sample` would use; with `bare`, without the beginning token. */
@@ -84,7 +84,6 @@ export interface RunOptions {
   priority?: "low" | "normal" | "high";
   namespace?: string;
   kvDtype?: string;
-  persist?: "behind" | "durable" | "no";
   adapter?: string;
   /** Aborting it cancels the request. */
   signal?: AbortSignal;
@@ -92,8 +91,13 @@ export interface RunOptions {
   timeoutMs?: number;
 }
 
+/** Options of every request that keeps what it computes. */
+export interface KeepOptions extends RunOptions {
+  persist?: "behind" | "durable" | "no";
+}
+
 /** Options of a generation. */
-export interface SampleOptions extends RunOptions {
+export interface SampleOptions extends KeepOptions {
   temperature?: number;
   topK?: number;
   topP?: number;

@@ -6,7 +6,10 @@ const ENUMS = {
   persist: { prefix: "PERSIST", words: ["behind", "durable", "no"] },
 };
 
-const RUN = new Set(["model", "cachePolicy", "priority", "namespace", "kvDtype", "persist", "adapter"]);
+const RUN = new Set(["model", "cachePolicy", "priority", "namespace", "kvDtype", "adapter"]);
+
+/** What requests say that keep what they compute. */
+const KEEP = new Set([...RUN, "persist"]);
 
 const SAMPLING = new Set([
   "temperature",
@@ -29,14 +32,14 @@ const CALL = new Set(["signal", "timeoutMs"]);
 
 export function sampleRequest(prompt, options) {
   const { echoPromptIds = false, ...rest } = options;
-  refuseUnknown(rest, RUN, SAMPLING);
+  refuseUnknown(rest, KEEP, SAMPLING);
   const sampling = spelled(rest, SAMPLING);
-  return { ...promptOf(prompt), ...spelled(rest, RUN), echoPromptIds, sampling };
+  return { ...promptOf(prompt), ...spelled(rest, KEEP), echoPromptIds, sampling };
 }
 
 export function warmRequest(prompt, options) {
-  refuseUnknown(options, RUN);
-  return { ...promptOf(prompt), ...spelled(options, RUN) };
+  refuseUnknown(options, KEEP);
+  return { ...promptOf(prompt), ...spelled(options, KEEP) };
 }
 
 export function scoreRequest(prompt, options) {

@@ -17,7 +17,7 @@ from typing_extensions import Self, Unpack
 from .errors import translated
 from .generation import Generation
 from .messages import Delta, Done, Event, Model, Score, from_wire
-from .requests import CacheOptions, Prompt, SampleOptions, sample_request, score_request, warm_request
+from .requests import CacheOptions, Prompt, RunOptions, SampleOptions, sample_request, score_request, warm_request
 from .sockets import CHANNEL_OPTIONS, target
 
 
@@ -43,7 +43,7 @@ class AsyncClient:
         return warming.done
 
     async def score(
-        self, prompt: Prompt, *, logprobs: int = 0, timeout: float | None = None, **options: Unpack[CacheOptions]
+        self, prompt: Prompt, *, logprobs: int = 0, timeout: float | None = None, **options: Unpack[RunOptions]
     ) -> Score:
         """Gives the log-probability of every token of `prompt`, and the `logprobs` best in its place."""
         request = score_request(prompt, logprobs, options)

@@ -17,7 +17,7 @@ Prompt: TypeAlias = str | Sequence[int]
 """Text, which the daemon tokenises, or token ids, taken as they are."""
 
 
-class CacheOptions(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """Options of every request that runs a model."""
 
     model: str
@@ -25,8 +25,13 @@ class CacheOptions(TypedDict, total=False):
     priority: Literal["low", "normal", "high"]
     namespace: str
     kv_dtype: str
-    persist: Literal["behind", "durable", "no"]
     adapter: str
+
+
+class CacheOptions(RunOptions, total=False):
+    """Options of every request that keeps what it computes."""
+
+    persist: Literal["behind", "durable", "no"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -68,7 +73,7 @@ def warm_request(prompt: Prompt, options: CacheOptions) -> wire.WarmRequest:
     return wire.WarmRequest(**_prompt(prompt), **_spelled(options))
 
 
-def score_request(prompt: Prompt, logprobs: int, options: CacheOptions) -> wire.ScoreRequest:
+def score_request(prompt: Prompt, logprobs: int, options: RunOptions) -> wire.ScoreRequest:
     """Asks for log-probabilities."""
     return wire.ScoreRequest(logprobs=logprobs, **_prompt(prompt), **_spelled(options))
 

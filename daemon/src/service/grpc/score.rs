@@ -4,7 +4,7 @@ use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 use tonic::Request;
 
 use crate::engine::Event;
-use crate::engine::job::Done;
+use crate::engine::job::{Done, Persist};
 use crate::service::Daemon;
 use crate::service::clock::Clock;
 use crate::service::convert::reply::{self, Reused};
@@ -28,7 +28,7 @@ impl Daemon {
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
             policy: request::policy(asked.cache_policy)?,
-            persist: request::persist(asked.persist)?,
+            persist: Persist::No,
             clock,
         };
         let (mut running, mut flight) = self.place(order, &asked.model).await?;
