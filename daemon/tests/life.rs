@@ -18,7 +18,7 @@ use tinygptd::engine::job::{
     Done, Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict,
 };
 use tinygptd::kv::codec::Codec;
-use tinygptd::store::{Entry, Family, Restore};
+use tinygptd::store::{Durability, Entry, Family, Restore, Save};
 use tokio::sync::mpsc;
 
 /// Bytes of a block of the built-in model in f16: 32 rows of K and V, 6 layers, 192 wide.
@@ -296,6 +296,37 @@ fn draining_ends_what_runs_too_long_and_keeps_it() {
     let warm = engine.ask(&next);
     assert_eq!(warm.reuse.disk as usize, next.prompt.len() - 1, "{:?}", warm.reuse);
     assert_same(&warm, &miss(&engine, &next));
+}
+
+/// Keeps the writer busy for as long as the other end of `release` lives.
+fn hold_writer(engine: &Running, release: std::sync::mpsc::Receiver<()>) {
+    let (info, job) = (engine.info(), engine.job(&Ask::new(&[1]), mpsc::channel(1).0));
+    let fields = info.fields(Codec::F16, &job.namespace);
+    let (fingerprint, layout) = (fields.fingerprint(), Arc::clone(info.layout(Codec::F16)));
+    let wait = move |_| _ = release.recv();
+    engine.store.as_ref().unwrap().save(Save {
+        family: Arc::new(Family { fingerprint, fields, layout }),
+        blocks: Vec::new(),
+        record: None,
+        replace: false,
+        durability: Durability::Durable(Box::new(wait)),
+        published: Box::new(|_| {}),
+    });
+}
+
+#[test]
+fn a_complete_reply_that_waits_for_its_sync_is_not_cancelled_by_a_drain() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut engine = Setup::on_disk(dir.path()).start();
+    let (_held, release) = std::sync::mpsc::channel();
+    hold_writer(&engine, release);
+    let running = submit_slow(&engine, &Ask::new(&prompt(110, 100)).persist(Persist::Durable));
+    wait_for("the sync", || report(&engine).running == 0);
+    engine.handle.drain(Instant::now());
+    assert!(engine.wait_for_end());
+    let (ids, end) = rest(running);
+    let done = end.unwrap();
+    assert_eq!((ids.len(), done.finish, done.durable), (4, Finish::Length, Some(false)));
 }
 
 #[test]

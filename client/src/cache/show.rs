@@ -43,7 +43,6 @@ fn about(entry: &CacheEntry) -> Vec<(&'static str, String)> {
         ("model", entry.model.clone()),
         ("fingerprint", entry.fingerprint.clone()),
         ("numerics", entry.numerics.clone()),
-        ("namespace", entry.namespace.clone()),
         ("KV", entry.kv_dtype.clone()),
         ("tokens", entry.tokens.to_string()),
         ("memory", render::bytes(entry.memory_bytes)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -27,6 +27,8 @@ pub struct ModelInfo {
     pub generation: u64,
     /// Where it came from; `None` for the built-in model.
     pub path: Option<std::path::PathBuf>,
+    /// `tinygpt` or `gguf`.
+    pub format: &'static str,
     /// `tinygpt`, `llama`, ..
     pub architecture: String,
     /// The weights' types, in words.
@@ -43,6 +45,8 @@ pub struct ModelInfo {
     pub parameters: u64,
     /// How long the load took.
     pub load: Duration,
+    /// C, the width of the residual stream.
+    pub width: usize,
     /// H, to tell what the cache would hold without grouped heads.
     pub heads: usize,
     /// What a tokenizer is built from.
@@ -123,6 +127,7 @@ pub(super) enum Message {
     Remove(Removal, mpsc::Sender<Removed>),
     Explain(Box<Question>, mpsc::Sender<Explanation>),
     List(mpsc::Sender<Vec<Held>>),
+    Holds(Arc<[BlockKey]>, mpsc::Sender<Vec<bool>>),
     Report(mpsc::Sender<Report>),
     Drain(Instant),
 }
@@ -225,6 +230,9 @@ pub enum Refused {
     /// The engine is gone.
     #[error("the engine has stopped")]
     Stopped,
+    /// The engine is there and does not answer, because it loads its model again or is stuck.
+    #[error("the engine has not answered for {0:?}")]
+    Silent(Duration),
 }
 
 /// A cheap, cloneable way to an engine.
@@ -291,11 +299,23 @@ impl EngineHandle {
         self.shared.waiting.load(Ordering::Acquire)
     }
 
+    /// Whether the engine reads its mailbox: while it loads its model it does not.
+    pub fn is_ready(&self) -> bool {
+        matches!(*self.state.borrow(), State::Ready(_))
+    }
+
+    /// Has the engine forget chains when it reads its mailbox the next time.
+    pub fn remove_behind(&self, what: Removal) {
+        let (reply, _) = mpsc::channel();
+        // An engine that is gone holds nothing.
+        let _ = self.mailbox.send(Message::Remove(what, reply));
+    }
+
     /// Forgets chains in memory, and what loaders find of a disk that was asked before. So tell
     /// the store first. Blocks for up to one step: call it off the runtime.
     ///
     /// # Errors
-    /// When the engine has stopped.
+    /// When the engine has stopped or does not answer; the same for the questions below.
     pub fn remove(&self, what: Removal) -> Result<Removed, Refused> {
         self.ask(|reply| Message::Remove(what, reply))
     }
@@ -303,7 +323,7 @@ impl EngineHandle {
     /// What would hit for a prompt. Blocks for up to one step: call it off the runtime.
     ///
     /// # Errors
-    /// When the engine has stopped.
+    /// As for [`remove`](Self::remove).
     pub fn explain(&self, question: Question) -> Result<Explanation, Refused> {
         self.ask(|reply| Message::Explain(Box::new(question), reply))
     }
@@ -312,15 +332,23 @@ impl EngineHandle {
     /// the runtime.
     ///
     /// # Errors
-    /// When the engine has stopped.
+    /// As for [`remove`](Self::remove).
     pub fn list(&self) -> Result<Vec<Held>, Refused> {
         self.ask(Message::List)
+    }
+
+    /// Which of these blocks memory holds. Blocks for up to one step: call it off the runtime.
+    ///
+    /// # Errors
+    /// As for [`remove`](Self::remove).
+    pub fn holds(&self, keys: Arc<[BlockKey]>) -> Result<Vec<bool>, Refused> {
+        self.ask(|reply| Message::Holds(keys, reply))
     }
 
     /// What the engine holds. Blocks for up to one step: call it off the runtime.
     ///
     /// # Errors
-    /// When the engine has stopped.
+    /// As for [`remove`](Self::remove).
     pub fn report(&self) -> Result<Report, Refused> {
         self.ask(Message::Report)
     }
@@ -334,6 +362,9 @@ impl EngineHandle {
     fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, Refused> {
         let (reply, answer) = mpsc::channel();
         self.mailbox.send(message(reply)).map_err(|_| Refused::Stopped)?;
-        answer.recv().map_err(|_| Refused::Stopped)
+        answer.recv_timeout(SILENCE).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Refused::Silent(SILENCE),
+            RecvTimeoutError::Disconnected => Refused::Stopped,
+        })
     }
 }

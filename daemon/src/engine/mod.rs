@@ -264,6 +264,9 @@ impl Engine {
             Message::List(reply) => {
                 let _ = reply.send(self.list());
             }
+            Message::Holds(keys, reply) => {
+                let _ = reply.send(keys.iter().map(|key| self.index.contains(key)).collect());
+            }
             Message::Report(reply) => {
                 let _ = reply.send(self.report());
             }

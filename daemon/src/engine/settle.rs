@@ -96,6 +96,15 @@ impl Engine {
         self.end(at);
     }
 
+    /// Ends a sequence that the daemon has no more time for. One whose reply is complete says so,
+    /// and that it was not synced.
+    fn cut_short(&mut self, at: usize) {
+        if self.unsynced.contains_key(&self.sequences[at].id) {
+            return self.synced(self.sequences[at].id, false);
+        }
+        self.finish(at, Finish::Cancelled);
+    }
+
     /// Ends a sequence that cannot go on; finished blocks stay.
     pub(super) fn fail(&mut self, at: usize, failure: Failure) {
         self.keep_rest(at, Durability::Behind);
@@ -224,7 +233,7 @@ impl Engine {
             } else if sequence.is_stalled(now, self.settings.stall) {
                 self.fail(at, Failure::Stalled(self.settings.stall));
             } else if self.draining.is_some_and(|deadline| deadline <= now) {
-                self.finish(at, Finish::Cancelled);
+                self.cut_short(at);
             }
         }
     }

@@ -98,6 +98,17 @@ impl Stamp {
     }
 }
 
+/// What a model file says of itself.
+#[derive(Debug, Clone, Copy)]
+struct Contents {
+    /// The identity of its weights.
+    weights: Digest,
+    format: &'static str,
+    bytes: u64,
+    /// `None` for the built-in model.
+    stamp: Option<Stamp>,
+}
+
 /// A model in memory, with everything that names it.
 pub(super) struct Loaded {
     pub(super) model: Box<dyn Model>,
@@ -122,10 +133,8 @@ impl Source {
     pub(super) fn load(&self, generation: u64, pool: &Pool) -> Result<Loaded, SourceError> {
         let started = Instant::now();
         let Some(path) = &self.path else {
-            let (checkpoint, weights) = self.read(load::BUILTIN, pool)?;
-            let size = load::BUILTIN.len() as u64;
-            let took = started.elapsed();
-            return Ok(self.assemble(checkpoint, weights, generation, (size, None), took));
+            let (checkpoint, file) = self.read(load::BUILTIN, pool)?;
+            return Ok(self.assemble(checkpoint, file, generation, started.elapsed()));
         };
         let unreadable = |error| SourceError::Read { path: path.clone(), error };
         let file = File::open(path).map_err(unreadable)?;
@@ -133,14 +142,14 @@ impl Source {
         if metadata.is_dir() {
             return Err(unreadable(io::Error::other("it is a directory")));
         }
-        let (stamp, size) = (Stamp::new(&metadata), metadata.len());
-        let map = map_whole(&file, size).map_err(unreadable)?;
-        let (checkpoint, weights) = self.read(&map, pool)?;
+        let stamp = Stamp::new(&metadata);
+        let map = map_whole(&file, metadata.len()).map_err(unreadable)?;
+        let (checkpoint, file) = self.read(&map, pool)?;
         if Stamp::of(path).map_err(unreadable)? != stamp {
             return Err(SourceError::Changed { path: path.clone() });
         }
-        let took = started.elapsed();
-        Ok(self.assemble(checkpoint, weights, generation, (size, Some(stamp)), took))
+        let file = Contents { stamp: Some(stamp), ..file };
+        Ok(self.assemble(checkpoint, file, generation, started.elapsed()))
     }
 
     /// The file's stamp, once nobody has written to it for a moment. Whoever retrains in place
@@ -151,13 +160,14 @@ impl Source {
     }
 
     /// Unpacks the file's bytes, and hashes them in the shadow of that.
-    fn read(&self, bytes: &[u8], pool: &Pool) -> Result<(Checkpoint, Digest), SourceError> {
+    fn read(&self, bytes: &[u8], pool: &Pool) -> Result<(Checkpoint, Contents), SourceError> {
         let hash = || Digest(*blake3::Hasher::new().update_rayon(bytes).finalize().as_bytes());
         std::thread::scope(|scope| {
             let hash = scope.spawn(hash);
             let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
-            let digest = hash.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((checkpoint, digest))
+            let weights = hash.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let (format, bytes) = (load::format(bytes), bytes.len() as u64);
+            Ok((checkpoint, Contents { weights, format, bytes, stamp: None }))
         })
     }
 
@@ -169,13 +179,12 @@ impl Source {
     fn assemble(
         &self,
         checkpoint: Checkpoint,
-        weights: Digest,
+        file: Contents,
         generation: u64,
-        (file_bytes, stamp): (u64, Option<Stamp>),
         load: Duration,
     ) -> Loaded {
         let fields = Fields {
-            weights,
+            weights: file.weights,
             config: Digest::of("config", &checkpoint.config_digest_input),
             tokenizer: Digest::of("tokenizer", &checkpoint.vocabulary_digest_input),
             adapter: Digest::of("adapter", b""),
@@ -191,14 +200,16 @@ impl Source {
             name: self.name.clone(),
             generation,
             path: self.path.clone(),
+            format: file.format,
             architecture: checkpoint.architecture,
             quantisation: checkpoint.quantisation,
             context: model.context(),
             vocab: model.vocab(),
-            file_bytes,
+            file_bytes: file.bytes,
             weight_bytes: total(model.as_ref(), Matrix::bytes, size_of::<f32>()),
             parameters: total(model.as_ref(), |matrix| matrix.n() * matrix.k(), 1),
             load,
+            width: model.width(),
             heads: model.heads(),
             vocabulary: checkpoint.vocabulary,
             layouts,
@@ -206,7 +217,7 @@ impl Source {
             numerics: self.numerics.label(),
             default_codec: self.codec,
         };
-        Loaded { model, info: Arc::new(info), stamp }
+        Loaded { model, info: Arc::new(info), stamp: file.stamp }
     }
 }
 

@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tinygpt_proto::v1::CacheBlock;
+
 use super::Daemon;
 use super::convert::reply::count;
 use super::inquire::ask;
@@ -79,13 +81,15 @@ impl Entry {
             || self.disk.as_ref().is_some_and(|disk| disk.complete)
     }
 
-    /// The keys of its blocks, with the bytes of each and whether it is in memory. Needs the ids.
-    pub(super) fn blocks(&self) -> Vec<(BlockKey, u64, bool)> {
+    /// The keys of its blocks. Needs the ids.
+    fn keys(&self) -> Arc<[BlockKey]> {
+        chain(&self.fingerprint, self.tokens.as_deref().unwrap_or_default()).into()
+    }
+
+    /// Bytes of one block; 0 when its model is not loaded.
+    fn block_bytes(&self) -> u64 {
         let layout = self.served.as_ref().zip(self.codec);
-        let layout = layout.map(|(served, codec)| Arc::clone(served.info.layout(codec)));
-        let bytes = layout.map_or(0, |layout| layout.block_bytes() as u64);
-        let keys = chain(&self.fingerprint, self.tokens.as_deref().unwrap_or_default());
-        keys.into_iter().map(|key| (key, bytes, self.memory.is_some())).collect()
+        layout.map_or(0, |(served, codec)| served.info.layout(codec).block_bytes() as u64)
     }
 }
 
@@ -97,8 +101,8 @@ impl Daemon {
         let models = self.loaded();
         let mut entries = Vec::new();
         let mut places = HashMap::new();
-        for slot in self.models.all() {
-            for held in ask(slot.engine(), |engine| engine.list()).await? {
+        for engine in self.answering() {
+            for held in ask(engine, |engine| engine.list()).await? {
                 if held.fields.identity != identity {
                     continue;
                 }
@@ -154,6 +158,27 @@ impl Daemon {
     pub(super) async fn text(&self, entry: &mut Entry) -> Option<String> {
         let served = entry.served.clone()?;
         Some(served.tokenizer.decode(self.tokens(entry).await?))
+    }
+
+    /// The blocks of an entry whose ids are known, and who holds each.
+    pub(super) async fn blocks(&self, entry: &Entry) -> Result<Vec<CacheBlock>, Refusal> {
+        let keys = entry.keys();
+        let mut memory = vec![false; keys.len()];
+        for engine in self.answering() {
+            let asked = Arc::clone(&keys);
+            let holds = ask(engine, move |engine| engine.holds(asked)).await?;
+            memory.iter_mut().zip(holds).for_each(|(memory, holds)| *memory |= holds);
+        }
+        let disk = self.store.as_ref().map(|store| store.holds(&entry.fingerprint, &keys));
+        let disk = disk.unwrap_or_else(|| vec![false; keys.len()]);
+        let bytes = entry.block_bytes();
+        let blocks = keys.iter().zip(memory).zip(disk).map(|((key, memory), disk)| CacheBlock {
+            key: key.to_string(),
+            memory,
+            disk,
+            bytes,
+        });
+        Ok(blocks.collect())
     }
 
     fn loaded(&self) -> Vec<Arc<Served>> {

@@ -1,7 +1,7 @@
 //! What the service asks of the engines and of the store, beside orders.
 //!
 //! An engine answers between two steps, and the store when the disk has: both are waited for off
-//! the runtime's threads.
+//! the runtime's threads. An engine that loads its model answers nobody, so it is not asked.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Daemon;
+use super::models::Slot;
 use super::refusal::Refusal;
 use crate::engine::EngineHandle;
 use crate::engine::handle::{Refused, Removal, Report};
@@ -36,8 +37,8 @@ impl Daemon {
     /// What all engines report, added up. Engines that do not answer are left out.
     pub(super) async fn report(&self) -> Report {
         let mut sum = Report::default();
-        for slot in self.models.all() {
-            let answer = timeout(PATIENCE, ask(slot.engine(), |engine| engine.report())).await;
+        for engine in self.answering() {
+            let answer = timeout(PATIENCE, ask(engine, |engine| engine.report())).await;
             let Ok(Ok(report)) = answer else { continue };
             sum.running += report.running;
             sum.waiting += report.waiting;
@@ -50,12 +51,22 @@ impl Daemon {
         sum
     }
 
-    /// Forgets in the memory of all engines, and says how many blocks.
+    /// The engines that answer questions now.
+    pub(super) fn answering(&self) -> impl Iterator<Item = &EngineHandle> {
+        self.models.all().iter().map(Slot::engine).filter(|engine| engine.is_ready())
+    }
+
+    /// Forgets in the memory of all engines, and says how many blocks. What an engine holds while
+    /// it loads its model again is not counted.
     pub(super) async fn forget(&self, what: Removal) -> Result<u64, Refusal> {
         let mut blocks = 0;
-        for slot in self.models.all() {
+        for engine in self.models.all().iter().map(Slot::engine) {
             let what = what.clone();
-            blocks += ask(slot.engine(), move |engine| engine.remove(what)).await?.blocks;
+            if engine.is_ready() {
+                blocks += ask(engine, move |engine| engine.remove(what)).await?.blocks;
+            } else {
+                engine.remove_behind(what);
+            }
         }
         Ok(blocks)
     }

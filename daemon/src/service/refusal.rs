@@ -194,6 +194,7 @@ impl Refusal {
                 Self::QueueFull { waiting: waiting.into(), limit: limit.into() }
             }
             Refused::Stopped => Self::Stopped { name: model.to_owned() },
+            Refused::Silent(_) => Self::Loading { name: model.to_owned() },
         }
     }
 

@@ -30,6 +30,7 @@ use super::*;
 use crate::engine::Budget;
 use crate::engine::{self, Source};
 use crate::kv::codec::Codec;
+use crate::model::Numerics;
 
 struct Running {
     folder: TempDir,
@@ -44,6 +45,10 @@ impl Running {
     }
 
     async fn start_with(idle_exit: Option<Duration>) -> Self {
+        Self::start_serving(vec![source("builtin", None)], idle_exit).await
+    }
+
+    async fn start_serving(sources: Vec<Source>, idle_exit: Option<Duration>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = socket(folder.path());
         let listener = UnixListener::bind(&socket).unwrap();
@@ -51,7 +56,7 @@ impl Running {
         let over = shutdown.clone().cancelled_owned();
         let limits = Limits { grace: Duration::from_secs(5), idle_exit };
         let incoming = UnixListenerStream::new(listener);
-        let server = tokio::spawn(serve(daemon(&socket), incoming, over, limits));
+        let server = tokio::spawn(serve(daemon(&socket, sources), incoming, over, limits));
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
         let channel = endpoint.connect().await.unwrap();
         Self { folder, channel, shutdown, server }
@@ -114,29 +119,28 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("a b.sock")
 }
 
-fn daemon(socket: &Path) -> Daemon {
+fn source(name: &str, path: Option<PathBuf>) -> Source {
+    Source { name: name.into(), path, codec: Codec::F16, numerics: Numerics::Fast }
+}
+
+fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
     let settings = Settings {
         queue: 16,
         active_budget: 1 << 30,
         cache_budget: Budget { heap: 1 << 28, mappings: 64 },
         stall: Duration::from_secs(60),
     };
-    let source = Source {
-        name: "builtin".into(),
-        path: None,
-        codec: Codec::F16,
-        numerics: crate::model::Numerics::Fast,
-    };
     let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
-    let (engine, _) = engine::spawn(settings.clone(), source, pool, None).unwrap();
+    let spawn = |source| engine::spawn(settings.clone(), source, Arc::clone(&pool), None);
+    let engines = sources.into_iter().map(|source| spawn(source).unwrap().0).collect();
     let facts = Facts {
         socket: Some(socket.to_owned()),
         cache_dir: None,
         started: SystemTime::now(),
         threads: 1,
-        engine: settings,
+        engine: settings.clone(),
     };
-    Daemon::new(vec![engine], None, facts, None)
+    Daemon::new(engines, None, facts, None)
 }
 
 fn greedy(text: &str, max_tokens: u32) -> wire::SampleRequest {
@@ -272,6 +276,7 @@ async fn cached_prompts_are_listed_shown_explained_and_removed() {
     let request = wire::CacheServiceGetRequest { key: key[..8].into() };
     let shown = running.cache().get(request).await.unwrap().into_inner();
     assert_eq!((shown.text, shown.blocks.len()), (text.clone(), 2));
+    assert!(shown.blocks.iter().all(|block| block.memory && !block.disk && block.bytes > 0));
     let longer = text.clone() + "More.";
     let prompt = Some(wire::explain_request::Prompt::Text(longer));
     let request = wire::ExplainRequest { prompt, ..Default::default() };
@@ -281,10 +286,10 @@ async fn cached_prompts_are_listed_shown_explained_and_removed() {
     let [relative] = &explained.relatives[..] else { panic!("one prompt is related") };
     assert_eq!((&relative.prompt_key, relative.common_tokens), (&key, 84));
     assert_eq!(relative.reason(), wire::Reason::Extended);
-    let keys = wire::CacheKeys { keys: vec![key] };
+    let keys = wire::CacheKeys { keys: vec![key.clone(), key[..12].into()] };
     let target = Some(wire::remove_request::Target::Keys(keys));
     let removed = running.cache().remove(wire::RemoveRequest { target }).await.unwrap();
-    assert_eq!(removed.into_inner().entries, 1);
+    assert_eq!(removed.into_inner().entries, 1, "named twice, it is one prompt");
     assert!(list().await.is_empty());
     running.end().await;
 }
@@ -344,7 +349,33 @@ async fn models_and_status_tell_what_is_served() {
     let [model] = &status.models[..] else { panic!("one model is served") };
     assert!(model.default && model.context == 1024 && model.vocab == 256);
     assert!(model.kv_bytes_per_token > 0 && model.weights_id.len() == 64);
+    assert_eq!((&*model.format, model.hidden), ("tinygpt", 192));
     running.end().await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_loading_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("model");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let sources = vec![source("builtin", None), source("slow", Some(pipe.clone()))];
+    let running = Running::start_serving(sources, None).await;
+    let key = running.sample(greedy("a", 1)).await.unwrap().done.prompt_key;
+    let asked = Instant::now();
+    let status = running.admin().status(wire::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.state(), wire::DaemonState::Loading);
+    let request = wire::CacheServiceListRequest::default();
+    let mut list = running.cache().list(request).await.unwrap().into_inner();
+    assert_eq!(list.message().await.unwrap().unwrap().entry.unwrap().prompt_key, key);
+    let target = Some(wire::remove_request::Target::All(true));
+    let removed = running.cache().remove(wire::RemoveRequest { target }).await.unwrap();
+    assert_eq!(removed.into_inner().entries, 1);
+    running.admin().drain(wire::DrainRequest {}).await.unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    // An empty file is no model: the load ends, and with it the engine.
+    std::fs::File::options().write(true).open(&pipe).unwrap();
+    let ended = timeout(Duration::from_secs(10), running.server).await.unwrap();
+    assert_eq!(ended.unwrap().unwrap(), Ended::Drained);
 }
 
 #[tokio::test]

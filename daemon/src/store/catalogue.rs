@@ -39,6 +39,8 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
     /// Last use in nanoseconds since the epoch. No two files have the same.
     pub(super) used: u64,
+    /// When it was written, in nanoseconds since the epoch, where the file system knows.
+    pub(super) born: Option<u64>,
     /// Whether this process made the file durable.
     pub(super) synced: bool,
     /// Whether someone is setting the file aside.
@@ -196,6 +198,7 @@ impl Catalogue {
             contents: None,
             bytes: 0,
             used: 0,
+            born: None,
             synced: false,
             claimed: false,
         };
@@ -222,7 +225,7 @@ impl Catalogue {
         shelf.fingerprint.get_or_insert(found.contents.fingerprint());
         let mut sharing = shelf.learn(id, &found.contents, precedence);
         sharing.insert(id);
-        (entry.bytes, entry.used) = (found.bytes, found.used);
+        (entry.bytes, entry.used, entry.born) = (found.bytes, found.used, found.born);
         if let Some(fields) = shelf.fields {
             for mark in found.contents.marks() {
                 self.history.seen(fields.identity, family, mark);

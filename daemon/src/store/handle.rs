@@ -130,6 +130,15 @@ impl StoreHandle {
         entries.find(|entry| entry.fingerprint == *fingerprint && entry.key == *key)
     }
 
+    /// Which of these blocks of a family the disk holds, as far as headers were read. One look at
+    /// the catalogue.
+    pub fn holds(&self, fingerprint: &Fingerprint, keys: &[BlockKey]) -> Vec<bool> {
+        let catalogue = self.shared.catalogue();
+        let shelf = catalogue.shelf(fingerprint);
+        let holds = |key| shelf.is_some_and(|shelf| catalogue.place(shelf, key).is_some());
+        keys.iter().map(holds).collect()
+    }
+
     /// The token ids of the chain that ends with `key`. Reads headers.
     pub fn tokens(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<Vec<u32>> {
         self.shared.tokens(fingerprint, key)

@@ -72,6 +72,7 @@ impl Catalogue {
             tokens: u32::try_from(blocks * BLOCK + end.tail.len()).unwrap_or(u32::MAX),
             bytes: shares.sum::<u64>() + own,
             complete,
+            created_ms: entry.born.map(|born| born / 1_000_000),
             used_ms: entry.used / 1_000_000,
             end,
         })

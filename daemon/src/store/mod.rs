@@ -230,6 +230,8 @@ pub struct Entry {
     pub bytes: u64,
     /// Whether the record holds a final hidden state.
     pub complete: bool,
+    /// When its end was written, in milliseconds since the epoch, where the file system knows.
+    pub created_ms: Option<u64>,
     /// Last use, in milliseconds since the epoch; future times are clamped to now.
     pub used_ms: u64,
     /// Where it is.

@@ -137,7 +137,7 @@ impl Shared {
         }
         let id = catalogue.add(family, name);
         let used = catalogue.tick();
-        let found = Found { contents, bytes, used, born: None };
+        let found = Found { contents, bytes, used, born: Some(used) };
         let superfluous = catalogue.learn(id, found, Precedence::Newest);
         if synced {
             catalogue.set_synced(id);

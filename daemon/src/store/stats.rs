@@ -36,6 +36,8 @@ pub struct Stats {
     pub daily_writes: Option<u64>,
     /// Bytes waiting to be written.
     pub queue_bytes: u64,
+    /// Bytes that may wait.
+    pub queue_limit: u64,
     /// Saves that were dropped: no room in the queue or on the disk, or a budget.
     pub dropped_writes: u64,
     /// Files that could not be written.
@@ -160,6 +162,7 @@ impl Shared {
             written_today: tally.writes.today(),
             daily_writes: self.settings.daily_writes,
             queue_bytes: tally.queue_bytes.count(),
+            queue_limit: self.tuning.queue,
             dropped_writes: tally.dropped_writes.count(),
             write_errors: tally.write_errors.count(),
             read_errors: tally.read_errors.count(),

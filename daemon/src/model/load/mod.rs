@@ -40,6 +40,15 @@ pub fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
     }
 }
 
+/// The name of a model file's format, told by its first four bytes; empty for an unknown one.
+pub fn format(bytes: &[u8]) -> &'static str {
+    match bytes.first_chunk() {
+        Some(tinygpt::MAGIC) => "tinygpt",
+        Some(gguf::MAGIC) => "gguf",
+        _ => "",
+    }
+}
+
 fn first_bytes(bytes: &[u8]) -> String {
     match bytes {
         [] => "nothing".into(),

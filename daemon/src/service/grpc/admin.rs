@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::Admin;
 use crate::service::convert::reply::count;
-use crate::service::models::Readiness;
+use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
 use crate::service::stream::Responses;
 use crate::service::{Daemon, LogFilter};
@@ -30,8 +30,9 @@ impl AdminService for Admin {
     }
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
-        let report = self.0.report().await;
+        // First: whoever asked may be gone before the report is there.
         self.0.drain.cancel();
+        let report = self.0.report().await;
         Ok(Response::new(DrainResponse { running: report.running, queued: report.waiting }))
     }
 
@@ -71,13 +72,7 @@ impl Daemon {
         if self.drain.is_cancelled() {
             return DaemonState::Draining;
         }
-        let mut states = self.models.all().iter().map(|slot| slot.readiness());
-        let worst = states.find(|readiness| !matches!(readiness, Readiness::Ready(_)));
-        match worst {
-            None | Some(Readiness::Ready(_)) => DaemonState::Serving,
-            Some(Readiness::Loading) => DaemonState::Loading,
-            Some(Readiness::Failed(_) | Readiness::Stopped) => DaemonState::Failed,
-        }
+        worst(self.models.all().iter().map(Slot::readiness))
     }
 
     fn counters(&self) -> BTreeMap<String, u64> {
@@ -106,6 +101,15 @@ impl Daemon {
     }
 }
 
+/// One failed model is worse than any number that are still loading.
+fn worst(models: impl Iterator<Item = Readiness>) -> DaemonState {
+    models.fold(DaemonState::Serving, |worst, readiness| match readiness {
+        Readiness::Failed(_) | Readiness::Stopped => DaemonState::Failed,
+        Readiness::Loading if worst != DaemonState::Failed => DaemonState::Loading,
+        Readiness::Loading | Readiness::Ready(_) => worst,
+    })
+}
+
 /// Puts a new filter in force and returns the old one.
 fn set_filter(logs: &LogFilter, filter: String) -> Result<String, Refusal> {
     let refuse = |why: String| Refusal::LogFilter { filter: filter.clone(), why };
@@ -115,4 +119,17 @@ fn set_filter(logs: &LogFilter, filter: String) -> Result<String, Refusal> {
     logs.reload(parsed).map_err(|error| refuse(error.to_string()))?;
     tracing::warn!(previous, filter, "log filter changed");
     Ok(previous)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_model_is_told_before_one_that_is_loading() {
+        let failed = || Readiness::Failed("broken".to_owned());
+        assert_eq!(worst([Readiness::Loading, failed()].into_iter()), DaemonState::Failed);
+        assert_eq!(worst([failed(), Readiness::Loading].into_iter()), DaemonState::Failed);
+        assert_eq!(worst([Readiness::Loading].into_iter()), DaemonState::Loading);
+    }
 }

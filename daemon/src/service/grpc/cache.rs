@@ -1,16 +1,17 @@
 //! `CacheService`.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use tinygpt_proto::v1::cache_service_server::CacheService;
 use tinygpt_proto::v1::remove_request::Target;
 use tinygpt_proto::v1::{
-    Budget, CacheBlock, CacheEntry, CacheServiceGetRequest, CacheServiceGetResponse,
-    CacheServiceListRequest, CacheServiceListResponse, ExplainRequest, ExplainResponse,
-    ExportRequest, ExportResponse, GcRequest, GcResponse, ImportRequest, ImportResponse,
-    PinRequest, PinResponse, RemoveRequest, RemoveResponse, StatsRequest, StatsResponse,
-    UnpinRequest, UnpinResponse, VerifyRequest, VerifyResponse,
+    Budget, CacheEntry, CacheServiceGetRequest, CacheServiceGetResponse, CacheServiceListRequest,
+    CacheServiceListResponse, ExplainRequest, ExplainResponse, ExportRequest, ExportResponse,
+    GcRequest, GcResponse, ImportRequest, ImportResponse, PinRequest, PinResponse, RemoveRequest,
+    RemoveResponse, StatsRequest, StatsResponse, UnpinRequest, UnpinResponse, VerifyRequest,
+    VerifyResponse,
 };
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
@@ -139,13 +140,7 @@ impl Daemon {
     async fn get(&self, peer: Peer, key: &str) -> Result<CacheServiceGetResponse, Refusal> {
         let mut entry = self.entry(peer, key).await?;
         let text = self.text(&mut entry).await.unwrap_or_default();
-        let blocks = entry.blocks().into_iter().map(|(key, bytes, memory)| CacheBlock {
-            key: key.to_string(),
-            memory,
-            disk: entry.disk.is_some(),
-            bytes,
-        });
-        let blocks = blocks.collect();
+        let blocks = self.blocks(&entry).await?;
         let listed = CacheEntry { preview: beginning(&text), ..wire(&entry) };
         let token_ids = entry.tokens.clone().unwrap_or_default();
         Ok(CacheServiceGetResponse { entry: Some(listed), token_ids, text, blocks })
@@ -163,12 +158,13 @@ impl Daemon {
                 removed.disk_bytes = gone.bytes;
             }
             Some(Target::Keys(keys)) => {
-                let mut doomed = Vec::new();
+                let mut doomed = BTreeMap::new();
                 for key in &keys.keys {
-                    doomed.push(self.entry(peer, key).await?);
+                    let entry = self.entry(peer, key).await?;
+                    doomed.insert(entry.key.to_string(), entry);
                 }
-                for entry in doomed {
-                    self.remove_entry(&entry, &mut removed).await?;
+                for entry in doomed.values() {
+                    self.remove_entry(entry, &mut removed).await?;
                 }
             }
             Some(Target::All(false)) | None => {
@@ -240,7 +236,7 @@ impl Daemon {
                 limit: Some(self.facts.engine.cache_budget.mappings as u64),
             }),
             active: Some(self.active_budget(&report)),
-            write_queue: Some(Budget { used: store.queue_bytes, limit: None }),
+            write_queue: Some(Budget { used: store.queue_bytes, limit: Some(store.queue_limit) }),
             quarantined: store.quarantined,
             prompt_tokens: self.tally.count(Counter::PromptTokens),
             cached_tokens: cached.into_iter().map(|counter| self.tally.count(counter)).sum(),
@@ -250,7 +246,8 @@ impl Daemon {
 }
 
 fn wire(entry: &Entry) -> CacheEntry {
-    let used = entry.disk.as_ref().map(|disk| Duration::from_millis(disk.used_ms));
+    let moment = |since| (SystemTime::UNIX_EPOCH + Duration::from_millis(since)).into();
+    let disk = entry.disk.as_ref();
     CacheEntry {
         prompt_key: entry.key.to_string(),
         model: entry.model().to_owned(),
@@ -258,14 +255,13 @@ fn wire(entry: &Entry) -> CacheEntry {
         tokens: entry.length,
         blocks: entry.length / count(BLOCK),
         memory_bytes: entry.memory.as_ref().map_or(0, |memory| memory.heap_bytes),
-        disk_bytes: entry.disk.as_ref().map_or(0, |disk| disk.bytes),
+        disk_bytes: disk.map_or(0, |disk| disk.bytes),
         record: entry.complete(),
         kv_dtype: entry.codec.map(|codec| codec.name().to_owned()).unwrap_or_default(),
         numerics: entry.numerics().to_owned(),
-        namespace: String::new(),
         preview: String::new(),
-        created: None,
-        last_used: used.map(|since| (SystemTime::UNIX_EPOCH + since).into()),
+        created: disk.and_then(|disk| disk.created_ms).map(moment),
+        last_used: disk.map(|disk| moment(disk.used_ms)),
         pinned_until: None,
     }
 }

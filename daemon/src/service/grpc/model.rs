@@ -75,6 +75,7 @@ fn numbers(info: &ModelInfo) -> wire::Model {
     wire::Model {
         path: info.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         architecture: info.architecture.clone(),
+        format: info.format.to_owned(),
         weight_type: info.quantisation.clone(),
         file_bytes: info.file_bytes,
         weight_bytes: info.weight_bytes,
@@ -85,6 +86,7 @@ fn numbers(info: &ModelInfo) -> wire::Model {
         heads: count(info.heads),
         kv_heads: count(shape.kv_heads),
         head_dim: count(shape.k_dim),
+        hidden: count(info.width),
         vocab: count(info.vocab),
         context: count(info.context),
         kv_dtype: info.default_codec.name().to_owned(),

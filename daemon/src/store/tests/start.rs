@@ -2,12 +2,27 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::kit::*;
 use crate::kv::key::ShortKey;
 use crate::store::name::Name;
 use crate::store::{OpenError, open};
+
+#[test]
+fn a_chain_tells_when_it_was_written_at_once_and_after_a_restart() {
+    let mut kit = Kit::new();
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let before = now();
+    kit.save(&prompt(1, 100));
+    for _ in 0..2 {
+        let [entry] = &kit.handle.list()[..] else { panic!("one chain was saved") };
+        // Some file systems do not know.
+        let created = entry.created_ms.map_or(before, u128::from);
+        assert!((before.saturating_sub(20)..=now()).contains(&created), "{created}");
+        kit.reopen();
+    }
+}
 
 #[test]
 fn directories_and_files_are_for_their_owner_only() {
