@@ -92,7 +92,7 @@ fn text_alone_goes_to_stdout_and_the_rest_to_stderr() {
     let answer = home.run(&["sample", "--temperature", "0", "-n", "24", "--prompt", "ROMEO:"]).ok();
     let report = greedy(&home, "ROMEO:", &[]);
     assert_eq!(answer.stdout, report["text"].as_str().unwrap());
-    let expected = "COLD (NO_ENTRY): 0/6 prompt tokens cached, TTFT ";
+    let expected = "COLD (BELOW_MINIMUM): 0/6 prompt tokens cached, TTFT ";
     assert!(answer.stderr.starts_with(expected), "{}", answer.stderr);
     assert!(answer.stderr.contains(", 24 tokens at "), "{}", answer.stderr);
     assert!(answer.stderr.ends_with(" tok/s, LENGTH\n"), "{}", answer.stderr);

@@ -62,9 +62,6 @@ fn rows(response: &ExplainResponse) -> Vec<(&'static str, String)> {
         ("model", response.model.clone()),
         ("key", response.prompt_key.clone()),
     ];
-    if response.disk_may_have_more {
-        rows.push(("disk", "may have more, which is known when it has been read".to_owned()));
-    }
     rows.extend(response.divergence.as_ref().map(|found| ("parting", summary::parting(found))));
     rows
 }

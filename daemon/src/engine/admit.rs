@@ -12,13 +12,14 @@ use std::time::Instant;
 
 use super::Engine;
 use super::handle::Message;
-use super::history::{Asked, divergence, reason_of};
-use super::job::{Admitted, Event, Failure, Job, Policy, Reason, Task, Verdict};
+use super::history::Asked;
+use super::job::{Admitted, Event, Failure, Job, Policy, Reason, Reuse, Task, Verdict};
 use super::sequence::{Phase, SeqId, Sequence};
+use super::why::Edge;
 use crate::kv::index::{Lent, Source};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
-use crate::store::{Family, Lookalike, Relative, Restore, Restored, head_digest};
+use crate::store::{Family, Restore, Restored};
 
 impl Engine {
     /// Admits queued jobs while their bytes fit.
@@ -132,7 +133,7 @@ impl Engine {
             sequence.times.load += since.elapsed();
         }
         let damage = corrupt.then_some(Reason::CorruptQuarantined);
-        sequence.observed = damage.or(io_error.then_some(Reason::IoError));
+        sequence.damage = damage.or(io_error.then_some(Reason::IoError));
         self.go_on(at);
     }
 
@@ -257,8 +258,6 @@ impl Engine {
             Lent::Tail(record, _) => self.index.touch_record(&record.key),
         };
         sequence.count_reuse(lent.rows(), source);
-        let observed = part_from(sequence, &lent);
-        sequence.observed.get_or_insert(observed);
     }
 
     /// Tells the reader what is reused; once.
@@ -266,7 +265,8 @@ impl Engine {
         let reason = self.reason(at);
         let sequence = &mut self.sequences[at];
         sequence.reuse.reason = reason;
-        sequence.reuse.verdict = verdict(sequence);
+        let full = sequence.phase == Phase::Head;
+        sequence.reuse.verdict = verdict(sequence.job.policy, full, &sequence.reuse);
         if !std::mem::replace(&mut sequence.announced, true) {
             let queued = sequence.times.queue;
             let reuse = sequence.reuse.clone();
@@ -285,8 +285,8 @@ impl Engine {
         if sequence.phase == Phase::Head || sequence.scores() {
             return None;
         }
-        if let Some(observed) = &sequence.observed {
-            return Some(observed.clone());
+        if let Some(damage) = &sequence.damage {
+            return Some(damage.clone());
         }
         let asked = Asked {
             fields: &sequence.family.fields,
@@ -294,24 +294,9 @@ impl Engine {
             text: sequence.job.text,
             cached: sequence.cached,
         };
-        let told = self.history.explain(&asked).or_else(|| self.relative(sequence));
-        let silent = if sequence.cached == 0 { Reason::NoEntry } else { Reason::Unknown };
-        Some(told.unwrap_or(silent))
-    }
-
-    fn relative(&self, sequence: &Sequence) -> Option<Reason> {
-        if sequence.cached > 0 {
-            return None;
-        }
-        let lookalike = Lookalike {
-            fields: sequence.family.fields,
-            head: head_digest(&sequence.job.tokens),
-            text: sequence.job.text,
-        };
-        Some(match self.store.as_ref()?.relative(&lookalike)? {
-            Relative::Differs(field) => reason_of(field),
-            Relative::Evicted => Reason::Evicted,
-        })
+        let blocks = sequence.kv.sealed().len();
+        let (fingerprint, last) = (&sequence.family.fingerprint, sequence.parent(blocks));
+        Some(self.why(&asked, &Edge { fingerprint, last, blocks, beyond: None }))
     }
 }
 
@@ -323,38 +308,17 @@ impl Sequence {
     }
 
     fn count_reuse(&mut self, tokens: usize, source: Source) {
-        let counter = match source {
-            _ if self.phase == Phase::Following => &mut self.reuse.joined,
-            Source::Memory => &mut self.reuse.memory,
-            Source::Disk => &mut self.reuse.disk,
-        };
-        *counter += u32::try_from(tokens).unwrap_or(u32::MAX);
+        if self.phase == Phase::Following {
+            self.reuse.joined += u32::try_from(tokens).unwrap_or(u32::MAX);
+        } else {
+            self.reuse.add(tokens, source);
+        }
     }
 }
 
-/// How the prompt goes on differently from the relative that lends rows behind its blocks.
-fn part_from(sequence: &Sequence, lent: &Lent) -> Reason {
-    let start = sequence.kv.sealed().len() * BLOCK;
-    let ours = &sequence.job.tokens[start..];
-    let theirs = match lent {
-        Lent::Block(block, _) => &block.tokens[..],
-        Lent::Tail(record, _) => &record.tail[..],
-    };
-    let shared = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
-    if shared == ours.len() {
-        return Reason::NoRecord;
-    }
-    if shared == theirs.len() {
-        return Reason::Extended;
-    }
-    let mut parting = divergence(ours, theirs, shared);
-    parting.at += u32::try_from(start).unwrap_or(u32::MAX);
-    Reason::Diverged(parting)
-}
-
-fn verdict(sequence: &Sequence) -> Verdict {
-    let (reuse, full) = (&sequence.reuse, sequence.phase == Phase::Head);
-    match sequence.job.policy {
+/// The summary of what is reused; `full` when a record answers the whole prompt.
+pub(super) fn verdict(policy: Policy, full: bool, reuse: &Reuse) -> Verdict {
+    match policy {
         Policy::Bypass => Verdict::Bypassed,
         _ if reuse.joined > 0 => Verdict::Joined,
         _ if full && reuse.disk > 0 => Verdict::FullDisk,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::job::{Divergence, Job, Namespace, Reason};
+use super::explain::Inquiry;
+use super::job::{Job, Namespace, Reuse};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
 use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
-use crate::store::Restored;
+use crate::store::{Glimpse, Restored};
 
 /// How long an engine may be silent before it counts as stuck.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -126,6 +127,7 @@ pub(super) enum Message {
     Durable(super::sequence::SeqId, bool),
     Remove(Removal, mpsc::Sender<Removed>),
     Explain(Box<Question>, mpsc::Sender<Explanation>),
+    Glimpsed(Box<(Inquiry, Glimpse)>),
     List(mpsc::Sender<Vec<Held>>),
     Holds(Arc<[BlockKey]>, mpsc::Sender<Vec<bool>>),
     Report(mpsc::Sender<Report>),
@@ -163,21 +165,13 @@ pub struct Question {
     pub codec: Codec,
 }
 
-/// What would hit.
-#[derive(Debug, Clone, Default)]
+/// What would be reused, now.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Prompt tokens in memory.
-    pub memory: u32,
-    /// Whether the disk seems to have more, by the names of its files.
-    pub disk: bool,
-    /// Whether a record of the whole prompt is in memory.
-    pub record: bool,
-    /// Why no more.
-    pub reason: Option<Reason>,
-    /// Where it parts from its nearest recent relative.
-    pub divergence: Option<Divergence>,
+    /// What, and why no more.
+    pub reuse: Reuse,
     /// The prompt's name.
-    pub key: Option<RecordKey>,
+    pub key: RecordKey,
 }
 
 /// A prompt or a generation whose chain memory holds to its end.
@@ -320,7 +314,8 @@ impl EngineHandle {
         self.ask(|reply| Message::Remove(what, reply))
     }
 
-    /// What would hit for a prompt. Blocks for up to one step: call it off the runtime.
+    /// What would be reused for a prompt. Blocks for up to one step, and while a loader reads
+    /// headers: call it off the runtime.
     ///
     /// # Errors
     /// As for [`remove`](Self::remove).

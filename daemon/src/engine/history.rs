@@ -50,26 +50,19 @@ impl History {
         self.0.clear();
     }
 
-    /// Why no more of `asked` was cached, if recent prompts tell.
-    pub(super) fn explain(&self, asked: &Asked<'_>) -> Option<Reason> {
-        self.explain_by_tokens(asked).or_else(|| self.explain_by_fields(asked))
-    }
-
-    fn explain_by_tokens(&self, asked: &Asked<'_>) -> Option<Reason> {
+    /// How a prompt parts from the nearest recent one of its own family.
+    pub(super) fn nearest(&self, asked: &Asked<'_>) -> Option<Parting> {
         let same = self.0.iter().filter(|seen| seen.fields == *asked.fields);
-        let shared = |seen: &&Seen| common(&seen.tokens, asked.tokens);
-        let nearest = same.max_by_key(shared)?;
-        let shared = shared(&nearest);
-        match shared {
-            0 => None,
-            _ if shared / BLOCK > asked.cached.div_ceil(BLOCK) => Some(Reason::Evicted),
-            _ if shared == asked.tokens.len() => Some(Reason::NoRecord),
-            _ if shared == nearest.tokens.len() => Some(Reason::Extended),
-            _ => Some(Reason::Diverged(divergence(asked.tokens, &nearest.tokens, shared))),
+        let parting = same.map(|seen| Parting::of(asked.tokens, 0, &seen.tokens));
+        let nearest = parting.max_by_key(Parting::nearness).filter(|parting| parting.shared > 0)?;
+        if nearest.shared / BLOCK > asked.cached.div_ceil(BLOCK) {
+            return Some(Parting { reason: Reason::Evicted, ..nearest });
         }
+        Some(nearest)
     }
 
-    fn explain_by_fields(&self, asked: &Asked<'_>) -> Option<Reason> {
+    /// Which field of the nearest recent prompt of another family differs.
+    pub(super) fn differing(&self, asked: &Asked<'_>) -> Option<Reason> {
         if asked.cached > 0 {
             return None;
         }
@@ -81,6 +74,42 @@ impl History {
             same_text || common(&seen.tokens, asked.tokens) >= head
         })?;
         asked.fields.first_difference(&twin.fields).map(reason_of)
+    }
+}
+
+/// How a prompt compares with a relative.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Parting {
+    /// Leading tokens that both have.
+    pub(super) shared: usize,
+    /// What keeps the prompt from sharing more.
+    pub(super) reason: Reason,
+}
+
+impl Parting {
+    /// Compares `ours` with a relative that has the first `start` tokens and goes on with `theirs`.
+    pub(super) fn of(ours: &[u32], start: usize, theirs: &[u32]) -> Self {
+        let rest = &ours[start..];
+        let common = common(rest, theirs);
+        let reason = match (common == rest.len(), common == theirs.len()) {
+            (true, _) => Reason::NoRecord,
+            (_, true) => Reason::Extended,
+            _ => {
+                let mut parting = divergence(rest, theirs, common);
+                parting.at += u32::try_from(start).unwrap_or(u32::MAX);
+                Reason::Diverged(parting)
+            }
+        };
+        Self { shared: start + common, reason }
+    }
+
+    /// Orders relatives: by the tokens in common, and of equals the one that ends there is nearer.
+    /// The ids decide between the rest, so that the same relatives give the same answer.
+    pub(super) fn nearness(&self) -> (usize, bool, Vec<u32>) {
+        match &self.reason {
+            Reason::Diverged(parting) => (self.shared, false, parting.theirs.clone()),
+            _ => (self.shared, true, Vec::new()),
+        }
     }
 }
 
@@ -128,7 +157,7 @@ mod tests {
 
     fn explain(history: &History, tokens: &[u32], cached: usize) -> Option<Reason> {
         let asked = Asked { fields: &fields("f16"), tokens, text: None, cached };
-        history.explain(&asked)
+        history.nearest(&asked).map(|parting| parting.reason)
     }
 
     #[test]
@@ -154,12 +183,25 @@ mod tests {
     }
 
     #[test]
+    fn of_two_relatives_with_as_much_in_common_the_one_that_ends_there_is_nearer() {
+        let seen: Vec<u32> = (0..100).collect();
+        let mut asked = seen.clone();
+        asked[70] = 7;
+        for prompts in [[&seen[..70], &seen[..]], [&seen[..], &seen[..70]]] {
+            assert_eq!(explain(&history(&prompts), &asked, 70), Some(Reason::Extended));
+        }
+    }
+
+    #[test]
     fn the_same_prompt_under_another_codec_names_the_codec() {
         let seen: Vec<u32> = (0..100).collect();
         let history = history(&[&seen]);
         let other = fields("f32");
         let asked = Asked { fields: &other, tokens: &seen, text: None, cached: 0 };
-        assert_eq!(history.explain(&asked), Some(Reason::KvDtype));
+        assert_eq!(
+            (history.nearest(&asked), history.differing(&asked)),
+            (None, Some(Reason::KvDtype))
+        );
     }
 
     #[test]
@@ -168,6 +210,6 @@ mod tests {
         let history = history(&[&seen]);
         let other = Fields { identity: Digest::of("identity", b"other"), ..fields("f16") };
         let asked = Asked { fields: &other, tokens: &seen, text: None, cached: 0 };
-        assert_eq!(history.explain(&asked), None);
+        assert_eq!((history.nearest(&asked), history.differing(&asked)), (None, None));
     }
 }

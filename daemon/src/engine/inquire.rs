@@ -1,16 +1,10 @@
-//! Questions that others ask an engine: what would hit, what it holds, and the order to forget.
-
-use std::sync::Arc;
+//! Questions that others ask an engine: what it holds, and the order to forget.
 
 use super::Engine;
-use super::handle::{Explanation, Held, Question, Removal, Removed, Report};
-use super::history::Asked;
-use super::job::Reason;
+use super::handle::{Held, Removal, Removed, Report};
 use super::sequence::Phase;
-use crate::kv::key::{BlockKey, End, RecordKey, chain};
-use crate::kv::layout::BLOCK;
+use crate::kv::key::{BlockKey, End, RecordKey};
 use crate::kv::record::Record;
-use crate::store::Restore;
 
 impl Engine {
     /// Forgets in memory; the store was told by whoever asks.
@@ -22,67 +16,6 @@ impl Engine {
         };
         self.history.clear();
         Removed { blocks: blocks as u64, records: records as u64 }
-    }
-
-    /// What would hit for a prompt, without touching anything.
-    pub(super) fn explain(&mut self, question: &Question) -> Explanation {
-        let fields = self.loaded.info.fields(question.codec, &question.namespace);
-        let fingerprint = fields.fingerprint();
-        let keys = chain(&fingerprint, &question.tokens);
-        let root = BlockKey::root(&fingerprint);
-        let tail = &question.tokens[keys.len() * BLOCK..];
-        let key = RecordKey::new(&fingerprint, keys.last().unwrap_or(&root), tail);
-        let found = self.index.longest(&keys, &question.tokens);
-        let parent = found.last().map_or(root, |block| block.key);
-        let rest = &question.tokens[found.len() * BLOCK..];
-        let lent = self.index.lend(&parent, rest, rest.len().saturating_sub(1));
-        let record = self.index.record(&key, tail).is_some_and(|record| record.hidden.is_some());
-        let whole = record && found.len() == keys.len();
-        let memory = match whole {
-            true => question.tokens.len(),
-            false => found.len() * BLOCK + lent.map_or(0, |lent| lent.rows()),
-        };
-        let asked = Asked {
-            fields: &fields,
-            tokens: &question.tokens,
-            text: question.text,
-            cached: memory,
-        };
-        let reason = self.history.explain(&asked).unwrap_or(if memory == 0 {
-            Reason::NoEntry
-        } else {
-            Reason::Unknown
-        });
-        let divergence = match &reason {
-            Reason::Diverged(divergence) => Some(divergence.clone()),
-            _ => None,
-        };
-        let disk = !whole && self.disk_may_have(question, fields, &keys, found.len(), key);
-        Explanation {
-            memory: u32::try_from(memory).unwrap_or(u32::MAX),
-            disk,
-            record: whole,
-            reason: (!whole).then_some(reason),
-            divergence,
-            key: Some(key),
-        }
-    }
-
-    fn disk_may_have(
-        &self,
-        question: &Question,
-        fields: crate::kv::key::Fields,
-        keys: &[BlockKey],
-        from: usize,
-        record: RecordKey,
-    ) -> bool {
-        let Some(store) = &self.store else { return false };
-        let fingerprint = fields.fingerprint();
-        let layout = Arc::clone(self.loaded.info.layout(question.codec));
-        let family = Arc::new(crate::store::Family { fingerprint, fields, layout });
-        let tokens = Arc::clone(&question.tokens);
-        let restore = Restore { family, tokens, keys: Arc::from(keys), from };
-        store.may_have(&restore, Some(record))
     }
 
     /// The chain ends in memory whose blocks are all here.

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::constraint::Constraint;
 use crate::kv::codec::Codec;
+use crate::kv::index::Source;
 use crate::kv::key::{Digest, RecordKey};
 
 /// Undelivered events of one request after which only that request pauses.
@@ -185,6 +186,15 @@ pub struct Reuse {
 }
 
 impl Reuse {
+    /// Counts tokens that memory or the disk had.
+    pub(super) fn add(&mut self, tokens: usize, source: Source) {
+        let counter = match source {
+            Source::Memory => &mut self.memory,
+            Source::Disk => &mut self.disk,
+        };
+        *counter += u32::try_from(tokens).unwrap_or(u32::MAX);
+    }
+
     /// Prompt tokens reused in all.
     pub fn cached(&self) -> u32 {
         self.memory + self.disk + self.joined
@@ -214,6 +224,7 @@ pub enum Reason {
     NoRecord,
     /// The prompt parts from a recent one at this token.
     Diverged(Divergence),
+    BelowMinimum,
     Evicted,
     FingerprintWeights,
     FingerprintTokenizer,

@@ -24,6 +24,7 @@ pub mod handle;
 pub mod source;
 
 mod admit;
+mod explain;
 mod flight;
 mod history;
 mod inquire;
@@ -31,6 +32,7 @@ mod sampler;
 mod scheduler;
 mod settle;
 mod step;
+mod why;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -258,9 +260,8 @@ impl Engine {
                 // An asker that is gone needs no answer; the same below.
                 let _ = reply.send(self.remove(&what));
             }
-            Message::Explain(question, reply) => {
-                let _ = reply.send(self.explain(&question));
-            }
+            Message::Explain(question, reply) => self.explain(*question, reply),
+            Message::Glimpsed(glimpsed) => self.explained(glimpsed.0, &glimpsed.1),
             Message::List(reply) => {
                 let _ = reply.send(self.list());
             }

@@ -63,8 +63,8 @@ pub struct Sequence {
     pub(super) restoring: Option<Instant>,
     pub(super) announced: bool,
     pub(super) progress: Option<Instant>,
-    /// What was seen to limit the reuse: a damaged file, or where a relative goes on differently.
-    pub(super) observed: Option<Reason>,
+    /// A file that should have helped was damaged, or could not be read.
+    pub(super) damage: Option<Reason>,
 }
 
 impl Sequence {
@@ -95,7 +95,7 @@ impl Sequence {
             restoring: None,
             announced: false,
             progress: None,
-            observed: None,
+            damage: None,
         }
     }
 

@@ -61,7 +61,13 @@ struct Entry<T> {
 impl<T> Entry<T> {
     /// Where it came from; from now on it is in memory.
     fn source(&mut self) -> Source {
-        if std::mem::take(&mut self.fresh) { Source::Disk } else { Source::Memory }
+        let source = self.peek_source();
+        self.fresh = false;
+        source
+    }
+
+    fn peek_source(&self) -> Source {
+        if self.fresh { Source::Disk } else { Source::Memory }
     }
 }
 
@@ -117,6 +123,24 @@ impl Index {
             Some(Lent::Tail(Arc::clone(record), common(&record.tail, rest).min(limit)))
         });
         block.chain(tail).max_by_key(Lent::rows).filter(|lent| lent.rows() > 0)
+    }
+
+    /// The ids of the blocks and tails that follow `parent`.
+    pub fn follows(&self, parent: &BlockKey) -> impl Iterator<Item = &[u32]> {
+        let blocks = self.children.get(parent).into_iter().flatten();
+        let blocks = blocks.filter_map(|key| Some(&self.blocks.peek(key)?.value.tokens[..]));
+        let tails = self.tails.get(parent).into_iter().flatten();
+        blocks.chain(tails.filter_map(|key| Some(&self.records.peek(key)?.value.tail[..])))
+    }
+
+    /// Where a hit of this block would come from; `None` when it is not here.
+    pub fn source(&self, key: &BlockKey) -> Option<Source> {
+        self.blocks.peek(key).map(Entry::peek_source)
+    }
+
+    /// Where a hit of this record would come from; `None` when it is not here.
+    pub fn record_source(&self, key: &RecordKey) -> Option<Source> {
+        self.records.peek(key).map(Entry::peek_source)
     }
 
     /// The record of a whole prompt, if its tail is really `tail`.

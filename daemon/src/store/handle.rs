@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use super::clean::Collected;
+use super::glimpse::Glimpse;
 use super::promise::Promise;
 use super::remove::{Removed, Target};
 use super::shared::Shared;
@@ -21,6 +22,7 @@ const SURVEY: usize = 64;
 /// What a loader is asked to do.
 pub(super) enum Job {
     Restore(Box<Restore>, Promise<Restored>),
+    Glimpse(Box<Restore>, Promise<Glimpse>),
     /// Read the headers of a few files, and come back for more.
     Survey,
     Close,
@@ -74,11 +76,31 @@ impl StoreHandle {
 
     /// Has a loader find everything that helps with a prompt, and calls `reply` on its thread.
     pub fn restore(&self, asked: Restore, reply: Box<dyn FnOnce(Restored) + Send>) {
+        self.load(Job::Restore(Box::new(asked), Promise::new(reply)));
+    }
+
+    /// Has a loader look what would be found for a prompt, and calls `reply` on its thread.
+    pub fn glimpse(&self, asked: Restore, reply: Box<dyn FnOnce(Glimpse) + Send>) {
+        self.load(Job::Glimpse(Box::new(asked), Promise::new(reply)));
+    }
+
+    fn load(&self, job: Job) {
         let waiting = |loader: &&Loader| loader.waiting.load(Ordering::Relaxed);
         let Some(idle) = self.loaders.iter().min_by_key(waiting) else { return };
         idle.waiting.fetch_add(1, Ordering::Relaxed);
         // A loader that is gone drops the promise, which answers that nothing was found.
-        idle.send(Job::Restore(Box::new(asked), Promise::new(reply)));
+        idle.send(job);
+    }
+
+    /// The ids of what follows the block `last` on disk and goes on most like `rest`, even if
+    /// nothing of it does, as far as headers in memory tell. One look at the catalogue.
+    pub fn follows(
+        &self,
+        fingerprint: &Fingerprint,
+        last: BlockKey,
+        rest: &[u32],
+    ) -> Option<Vec<u32>> {
+        self.shared.catalogue().follows(fingerprint, last, rest)
     }
 
     /// Queues blocks and a record for the writer. `false` when there is no room in the queue: the
@@ -207,6 +229,10 @@ pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
                 itself.waiting.fetch_sub(1, Ordering::Relaxed);
                 let late = shared.closing.get().is_some_and(|deadline| Instant::now() > *deadline);
                 reply.keep(if late { Restored::default() } else { shared.restore(&asked) });
+            }
+            Job::Glimpse(asked, reply) => {
+                itself.waiting.fetch_sub(1, Ordering::Relaxed);
+                reply.keep(shared.glimpse(&asked));
             }
             Job::Survey => {
                 if shared.closing.get().is_none() && shared.read_some_headers(SURVEY) {

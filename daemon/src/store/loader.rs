@@ -32,8 +32,7 @@ const ATTEMPTS: usize = 4;
 impl Shared {
     /// Finds everything that helps with a prompt.
     pub(super) fn restore(&self, asked: &Restore) -> Restored {
-        let mut walk =
-            Walk { shared: self, asked, at: asked.from, used: vec![], found: Restored::default() };
+        let mut walk = Walk::new(self, asked);
         walk.blocks();
         walk.partial();
         walk.record();
@@ -121,17 +120,21 @@ pub(super) fn mapped(mapping: &Mapping, index: usize) -> Block {
 }
 
 /// The search for one prompt.
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     shared: &'a Shared,
     asked: &'a Restore,
     /// The next block to find.
-    at: usize,
+    pub(super) at: usize,
     /// Files that helped, in the order of the chain.
     used: Vec<FileId>,
-    found: Restored,
+    pub(super) found: Restored,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    pub(super) fn new(shared: &'a Shared, asked: &'a Restore) -> Self {
+        Self { shared, asked, at: asked.from, used: vec![], found: Restored::default() }
+    }
+
     /// Follows the chain until a block is nowhere.
     fn blocks(&mut self) {
         while self.at < self.asked.keys.len() {
@@ -148,7 +151,7 @@ impl Walk<'_> {
     }
 
     /// The segment with `key`, from headers already read or from those that its name promises.
-    fn find(&mut self, key: BlockKey) -> Option<FileId> {
+    pub(super) fn find(&mut self, key: BlockKey) -> Option<FileId> {
         self.look(key).or_else(|| {
             self.found.io_error |= !self.shared.read_headers(&self.promising());
             self.look(key)
@@ -201,7 +204,7 @@ impl Walk<'_> {
         }
     }
 
-    fn nearest_block(&mut self) -> Option<(FileId, usize)> {
+    pub(super) fn nearest_block(&mut self) -> Option<(FileId, usize)> {
         let asked = self.asked;
         let (parent, rest) = (asked.parent(self.at), asked.rest(self.at));
         let in_run = self.next_in_run(parent, rest);
@@ -217,16 +220,19 @@ impl Walk<'_> {
 
     /// The block after `parent` in the same segment, if it begins like `rest`.
     fn next_in_run(&mut self, parent: BlockKey, rest: &[u32]) -> Option<(usize, FileId, usize)> {
-        let place = {
-            let catalogue = self.shared.catalogue();
-            let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
-            catalogue.place(shelf, &parent)?
-        };
-        let mapping = self.shared.mapping(place.file);
-        let mapping = mapping.inspect_err(|fault| _ = self.note(place.file, fault)).ok()?;
-        let index = place.index as usize + 1;
-        let common = common(&mapping.header.blocks.get(index)?.tokens, rest);
-        (common > 0).then_some((common, place.file, index))
+        let (id, index) = self.behind(parent)?;
+        let head = self.shared.head(id, index).inspect_err(|fault| _ = self.note(id, fault));
+        let (_, tokens) = head.ok()??;
+        let common = common(&tokens, rest);
+        (common > 0).then_some((common, id, index))
+    }
+
+    /// The place after `parent` in the same segment, which may be its end.
+    pub(super) fn behind(&self, parent: BlockKey) -> Option<(FileId, usize)> {
+        let catalogue = self.shared.catalogue();
+        let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
+        let place = catalogue.place(shelf, &parent)?;
+        Some((place.file, place.index as usize + 1))
     }
 
     fn read_candidates(&self, parent: BlockKey) {
@@ -261,7 +267,7 @@ impl Walk<'_> {
         }
     }
 
-    fn nearest_record(&self) -> Option<FileId> {
+    pub(super) fn nearest_record(&self) -> Option<FileId> {
         let parent = self.asked.parent(self.at);
         let rest = self.asked.rest(self.at);
         self.read_candidates(parent);

@@ -60,6 +60,11 @@ impl Mappings {
         self.kept.get(&id).cloned()
     }
 
+    /// A mapping that is kept, not counted as used.
+    pub(super) fn peek(&self, id: FileId) -> Option<&Arc<Mapping>> {
+        self.kept.peek(&id)
+    }
+
     /// The map of a segment that only blocks still hold.
     pub(super) fn find_map(&self, id: FileId) -> Option<Arc<Map>> {
         self.live.get(&id)?.upgrade()

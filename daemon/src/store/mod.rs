@@ -35,6 +35,7 @@ mod contents;
 mod history;
 
 // Reading it.
+mod glimpse;
 mod loader;
 mod mappings;
 
@@ -72,6 +73,7 @@ mod tests;
 
 pub use clean::Collected;
 pub use damage::Damage;
+pub use glimpse::{Glimpse, Glimpsed};
 pub use handle::StoreHandle;
 pub use open::{OpenError, StoreThreads, open};
 pub use remove::Removed;

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::catalogue::FileId;
 use super::contents::Contents;
+use super::glimpse::nearness;
 use super::name::Name;
 use crate::kv::key::{BlockKey, BlockTokens, Fields, Fingerprint, ShortKey};
 use crate::kv::layout::BLOCK;
@@ -178,6 +179,25 @@ impl Branches {
         nearest(&self.tails, &rest[..rest.len().min(BLOCK)].to_vec(), rest)
     }
 
+    /// The ids of the block or tail that goes on most like `rest`, even if nothing of it does.
+    pub(super) fn nearest(&self, rest: &[u32]) -> Option<Vec<u32>> {
+        let rest = &rest[..rest.len().min(BLOCK)];
+        let mut probe = [0; BLOCK];
+        probe[..rest.len()].copy_from_slice(rest);
+        let blocks = neighbours(&self.blocks, &probe).map(|(block, _)| block.to_vec());
+        let tails = neighbours(&self.tails, &rest.to_vec()).map(|(tail, _)| tail.clone());
+        blocks.chain(tails).chain(self.covered(rest)).max_by_key(|ids| nearness(ids, rest))
+    }
+
+    /// The longest tail that `rest` begins with.
+    fn covered(&self, rest: &[u32]) -> Option<Vec<u32>> {
+        let is_there = |tail: &&[u32]| {
+            let at = (tail.to_vec(), FileId::FIRST);
+            self.tails.range(at..).next().is_some_and(|(found, _)| found == tail)
+        };
+        (0..=rest.len()).rev().map(|len| &rest[..len]).find(is_there).map(<[u32]>::to_vec)
+    }
+
     fn learn(&mut self, id: FileId, contents: &Contents) {
         self.unread.remove(&id);
         match contents {
@@ -205,9 +225,16 @@ fn nearest<T: AsRef<[u32]> + Ord + Clone>(
     probe: &T,
     rest: &[u32],
 ) -> Option<(usize, FileId)> {
-    let at = (probe.clone(), FileId::FIRST);
-    let neighbours = [sorted.range(..&at).next_back(), sorted.range(&at..).next()];
-    let measured =
-        neighbours.into_iter().flatten().map(|(of, id)| (common(of.as_ref(), rest), *id));
+    let measured = neighbours(sorted, probe).map(|(of, id)| (common(of.as_ref(), rest), *id));
     measured.max_by_key(|(common, _)| *common).filter(|(common, _)| *common > 0)
+}
+
+/// What stands before and behind `probe`.
+fn neighbours<'a, T: Ord + Clone>(
+    sorted: &'a BTreeSet<(T, FileId)>,
+    probe: &T,
+) -> impl Iterator<Item = &'a (T, FileId)> + use<'a, T> {
+    let at = (probe.clone(), FileId::FIRST);
+    let found = [sorted.range(..&at).next_back(), sorted.range(&at..).next()];
+    found.into_iter().flatten()
 }

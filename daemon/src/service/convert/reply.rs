@@ -131,6 +131,7 @@ pub fn reason(reason: Option<&Reason>) -> wire::Reason {
         Reason::Extended => wire::Reason::Extended,
         Reason::NoRecord => wire::Reason::NoRecord,
         Reason::Diverged(_) => wire::Reason::Diverged,
+        Reason::BelowMinimum => wire::Reason::BelowMinimum,
         Reason::Evicted => wire::Reason::Evicted,
         Reason::FingerprintWeights => wire::Reason::FingerprintWeights,
         Reason::FingerprintTokenizer => wire::Reason::FingerprintTokenizer,

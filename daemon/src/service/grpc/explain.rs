@@ -3,16 +3,17 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use tinygpt_proto::v1::{CachedTokens, ExplainRequest, ExplainResponse, Relative, Verdict};
+use tinygpt_proto::v1::{ExplainRequest, ExplainResponse, Relative};
 use tonic::Request;
 
-use crate::engine::handle::{Explanation, Question};
+use crate::engine::handle::Question;
 use crate::engine::job::Reason as Why;
 use crate::engine::{divergence, reason_of};
 use crate::kv::key::Fields;
 use crate::service::Daemon;
 use crate::service::clock::Clock;
-use crate::service::convert::{reply, request};
+use crate::service::convert::reply::{self, Reused};
+use crate::service::convert::request;
 use crate::service::entries::Entry;
 use crate::service::inquire::ask;
 use crate::service::models::Served;
@@ -46,17 +47,16 @@ impl Daemon {
         };
         let fields = served.info.fields(question.codec, &question.namespace);
         let explained = ask(slot.engine(), move |engine| engine.explain(question)).await?;
-        let why = explained.reason.as_ref();
+        let reused = Reused::new(&explained.reuse, &served.tokenizer);
         Ok(ExplainResponse {
             model: served.info.name.clone(),
             prompt_tokens: tokens.count(),
-            cached_tokens: explained.memory,
-            cached: Some(CachedTokens { memory: explained.memory, ..Default::default() }),
-            verdict: verdict(&explained).into(),
-            reason: reply::reason(why).into(),
-            divergence: reply::divergence(why, &served.tokenizer),
-            prompt_key: explained.key.map(|key| key.to_string()).unwrap_or_default(),
-            disk_may_have_more: explained.disk,
+            cached_tokens: explained.reuse.cached(),
+            cached: Some(reply::cached(&explained.reuse)),
+            verdict: reused.verdict,
+            reason: reused.reason,
+            divergence: reused.divergence,
+            prompt_key: explained.key.to_string(),
             relatives: self.relatives(peer, &tokens.ids, &fields, &served).await?,
         })
     }
@@ -109,15 +109,5 @@ fn relative(entry: &Entry, common: usize, reason: Option<&Why>, served: &Served)
         common_tokens: reply::count(common),
         reason: reply::reason(reason).into(),
         divergence: reply::divergence(reason, &served.tokenizer),
-    }
-}
-
-/// The verdict on what memory holds. What the disk holds is known when it has been read.
-fn verdict(explained: &Explanation) -> Verdict {
-    match explained {
-        Explanation { record: true, .. } => Verdict::FullMemory,
-        Explanation { disk: true, .. } => Verdict::PartialDisk,
-        Explanation { memory: 0, .. } => Verdict::Cold,
-        _ => Verdict::PartialMemory,
     }
 }
