@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::refusal::Refusal;
 use crate::engine::{EngineHandle, ModelInfo, State};
-use crate::text::Tokenizer;
+use crate::text::{Tokenizer, TokenizerError};
 
 /// How long a request waits for a model that is loading. A client that starts the daemon itself
 /// needs not know that it takes a moment.
@@ -55,6 +55,17 @@ pub struct Served {
     pub info: Arc<ModelInfo>,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
+    /// Bytes of its longest token: no text has fewer tokens than its bytes divided by this.
+    pub longest: usize,
+}
+
+impl Served {
+    fn new(info: Arc<ModelInfo>) -> Result<Self, TokenizerError> {
+        let tokenizer = Tokenizer::new(&info.vocabulary)?;
+        let ids = 0..u32::try_from(tokenizer.vocab()).unwrap_or(u32::MAX);
+        let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
+        Ok(Self { info, tokenizer: Arc::new(tokenizer), longest: longest.unwrap_or(0).max(1) })
+    }
 }
 
 impl Models {
@@ -191,12 +202,9 @@ impl Readiness {
     }
 
     async fn with_tokenizer(info: Arc<ModelInfo>) -> Self {
-        let model = Arc::clone(&info);
-        let built = spawn_blocking(move || Tokenizer::new(&model.vocabulary)).await;
+        let built = spawn_blocking(move || Served::new(info)).await;
         match built {
-            Ok(Ok(tokenizer)) => {
-                Self::Ready(Arc::new(Served { info, tokenizer: Arc::new(tokenizer) }))
-            }
+            Ok(Ok(served)) => Self::Ready(Arc::new(served)),
             Ok(Err(error)) => Self::Failed(error.to_string()),
             Err(error) => Self::Failed(format!("the tokenizer could not be built: {error}")),
         }

@@ -47,7 +47,10 @@ impl Prompt {
     /// When there are none, too many for the context, or one outside the vocabulary.
     pub async fn tokens(&self, served: &Arc<Served>) -> Result<Tokens, Refusal> {
         let ids = match self {
-            Self::Text(text) => Arc::from(encode(Arc::clone(text), false, served).await?),
+            Self::Text(text) => {
+                may_fit(text.len(), served.longest, served.info.context)?;
+                Arc::from(encode(Arc::clone(text), false, served).await?)
+            }
             Self::Ids(ids) => Arc::clone(ids),
         };
         fits(&ids, served.info.context)?;
@@ -82,6 +85,17 @@ pub async fn encode(text: Arc<str>, bare: bool, served: &Arc<Served>) -> Result<
     Ok(spawn_blocking(work).await.map_err(stopped)??)
 }
 
+/// Whether a text of `bytes` can be few enough tokens of `longest` bytes at most: what cannot is not
+/// worth a tokenizer's time.
+fn may_fit(bytes: usize, longest: usize, context: usize) -> Result<(), Refusal> {
+    let tokens = bytes.div_ceil(longest);
+    if tokens <= context {
+        return Ok(());
+    }
+    let (bytes, tokens, context) = (bytes.into(), tokens.into(), context.into());
+    Err(Refusal::TextTooLong { bytes, tokens, context })
+}
+
 fn fits(ids: &[u32], context: usize) -> Result<(), Refusal> {
     match ids.len() {
         0 => Err(Refusal::EmptyPrompt),
@@ -111,6 +125,13 @@ mod tests {
         let error = fits(&[0; 9_001], 8_192).expect_err("too long").to_string();
         assert_eq!(error, "prompt is 9,001 tokens, context is 8,192");
         assert!(matches!(fits(&[], 8), Err(Refusal::EmptyPrompt)));
+    }
+
+    #[test]
+    fn a_text_that_no_tokenizer_could_make_short_enough_is_refused_by_its_bytes() {
+        assert!(may_fit(80, 10, 8).is_ok());
+        let error = may_fit(81, 10, 8).expect_err("too long").to_string();
+        assert_eq!(error, "prompt is 81 bytes, at least 9 tokens, context is 8");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Everything the service says no to, and how a client can tell.
 //!
 //! Each refusal has a gRPC code for generic clients, a message for people with the numbers in it,
-//! and a stable reason for programs, sent as `google.rpc.ErrorInfo`. Those that pass by themselves
-//! also carry a `google.rpc.RetryInfo`.
-//! The reasons are part of the protocol: `docs/protocol.md` lists them, and a test compares.
+//! and for programs a stable reason and the same numbers, sent as `google.rpc.ErrorInfo`. Those
+//! that pass by themselves also carry a `google.rpc.RetryInfo`.
+//! Reasons and the keys of their numbers are part of the protocol: `docs/protocol.md` lists them,
+//! and a test compares.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -81,6 +83,16 @@ pub enum Refusal {
     #[error("prompt is {tokens} tokens, context is {context}")]
     PromptTooLong {
         /// Its length.
+        tokens: Count,
+        /// Most there may be.
+        context: Count,
+    },
+    /// A text that no tokenizer could make short enough.
+    #[error("prompt is {bytes} bytes, at least {tokens} tokens, context is {context}")]
+    TextTooLong {
+        /// Its length.
+        bytes: Count,
+        /// Fewest tokens that it can be.
         tokens: Count,
         /// Most there may be.
         context: Count,
@@ -210,7 +222,9 @@ impl Refusal {
             Self::QueueFull { .. } => (Code::ResourceExhausted, "QUEUE_FULL", Some(SOON)),
             Self::NoPrompt => (Code::InvalidArgument, "NO_PROMPT", None),
             Self::EmptyPrompt => (Code::InvalidArgument, "EMPTY_PROMPT", None),
-            Self::PromptTooLong { .. } => (Code::InvalidArgument, "PROMPT_TOO_LONG", None),
+            Self::PromptTooLong { .. } | Self::TextTooLong { .. } => {
+                (Code::InvalidArgument, "PROMPT_TOO_LONG", None)
+            }
             Self::TokenOutsideVocabulary { .. } => {
                 (Code::InvalidArgument, "TOKEN_OUTSIDE_VOCABULARY", None)
             }
@@ -224,6 +238,72 @@ impl Refusal {
             Self::Damaged { .. } => (Code::DataLoss, "DAMAGED", None),
             Self::LogFilter { .. } => (Code::InvalidArgument, "LOG_FILTER", None),
         }
+    }
+}
+
+impl Refusal {
+    /// What the message names, for programs.
+    fn metadata(&self) -> Vec<(&'static str, String)> {
+        let number = |count: &Count| count.0.to_string();
+        match self {
+            Self::Peer { owner, .. } => vec![("owner", owner.to_string())],
+            Self::UnknownModel { name, .. }
+            | Self::ModelFailed { name, .. }
+            | Self::Loading { name }
+            | Self::Stopped { name } => vec![("model", name.clone())],
+            Self::Engine(failure) => metadata_of(failure),
+            Self::QueueFull { waiting, limit } => {
+                vec![("waiting", number(waiting)), ("limit", number(limit))]
+            }
+            Self::EmptyPrompt => vec![("asked", "0".to_owned())],
+            Self::PromptTooLong { tokens, context } => {
+                vec![("asked", number(tokens)), ("limit", number(context))]
+            }
+            Self::TextTooLong { bytes, tokens, context } => {
+                let numbers = [("bytes", bytes), ("asked", tokens), ("limit", context)];
+                numbers.map(|(key, count)| (key, number(count))).to_vec()
+            }
+            Self::TokenOutsideVocabulary { field, id, vocab } => {
+                vec![
+                    ("field", (*field).to_owned()),
+                    ("asked", number(id)),
+                    ("limit", number(vocab)),
+                ]
+            }
+            Self::OutOfRange { field, value, allowed } => vec![
+                ("field", (*field).to_owned()),
+                ("asked", value.clone()),
+                ("allowed", allowed.clone()),
+            ],
+            Self::UnknownValue { field, value, known } => vec![
+                ("field", (*field).to_owned()),
+                ("asked", value.clone()),
+                ("allowed", known.clone()),
+            ],
+            Self::NotImplemented(feature) => vec![("field", (*feature).to_owned())],
+            Self::MalformedKey { key } | Self::UnknownKey { key } => vec![("key", key.clone())],
+            Self::AmbiguousKey { key, count } => {
+                vec![("key", key.clone()), ("matches", number(count))]
+            }
+            Self::Damaged { damaged, checked, .. } => {
+                vec![("damaged", number(damaged)), ("checked", number(checked))]
+            }
+            Self::LogFilter { filter, .. } => vec![("asked", filter.clone())],
+            Self::NoPrompt | Self::Tokenizer(_) => Vec::new(),
+        }
+    }
+}
+
+fn metadata_of(failure: &Failure) -> Vec<(&'static str, String)> {
+    match failure {
+        Failure::Deadline { tokens, kept } => {
+            vec![("tokens", tokens.to_string()), ("kept", kept.to_string())]
+        }
+        Failure::TooLarge { needed, budget } => {
+            vec![("asked", needed.to_string()), ("limit", budget.to_string())]
+        }
+        Failure::Stalled(limit) => vec![("limit_ms", limit.as_millis().to_string())],
+        Failure::Reloaded | Failure::Memory(_) | Failure::Draining => Vec::new(),
     }
 }
 
@@ -241,7 +321,9 @@ fn class_of(failure: &Failure) -> (Code, &'static str, Option<Duration>) {
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let (code, reason, retry) = refusal.class();
-        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, []);
+        let metadata = refusal.metadata().into_iter().map(|(key, value)| (key.to_owned(), value));
+        let mut details =
+            ErrorDetails::with_error_info(reason, DOMAIN, metadata.collect::<HashMap<_, _>>());
         if retry.is_some() {
             details.set_retry_info(retry);
         }
@@ -262,6 +344,8 @@ mod tests {
         assert_eq!(status.message(), "prompt is 9,001 tokens, context is 8,192");
         let info = status.get_details_error_info().unwrap();
         assert_eq!((&*info.reason, &*info.domain), ("PROMPT_TOO_LONG", "tinygpt"));
+        let told = |key: &str| info.metadata.get(key).map(String::as_str);
+        assert_eq!((told("asked"), told("limit")), (Some("9001"), Some("8192")));
         assert!(status.get_details_retry_info().is_none());
     }
 
@@ -274,20 +358,31 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_that_is_too_small_is_told_in_plain_numbers() {
+        let failure = Failure::TooLarge { needed: 2_097_152, budget: 1_048_576 };
+        let info = Status::from(Refusal::Engine(failure)).get_details_error_info().unwrap();
+        assert_eq!((&*info.metadata["asked"], &*info.metadata["limit"]), ("2097152", "1048576"));
+    }
+
+    #[test]
     fn numbers_are_grouped() {
         let written = [0, 999, 1_000, 1_048_576].map(|n| Count(n).to_string());
         assert_eq!(written, ["0", "999", "1,000", "1,048,576"]);
     }
 
     #[test]
-    fn every_reason_is_documented() {
+    fn every_reason_and_every_key_is_documented() {
         let protocol = include_str!("../../../docs/protocol.md");
         let source = include_str!("refusal.rs").split("#[cfg(test)]").next().unwrap();
         let reasons = source.split('"').skip(1).step_by(2).filter(|text| {
             text.len() > 3 && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
         });
+        let keys = source.split("(\"").skip(1).filter_map(|rest| rest.split_once("\", "));
+        let keys = keys
+            .map(|(key, _)| key)
+            .filter(|key| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
         let missing: Vec<_> =
-            reasons.filter(|reason| !protocol.contains(&format!("`{reason}`"))).collect();
+            reasons.chain(keys).filter(|name| !protocol.contains(&format!("`{name}`"))).collect();
         assert_eq!(missing, Vec::<&str>::new());
     }
 }
