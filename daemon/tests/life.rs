@@ -305,7 +305,7 @@ fn hold_writer(engine: &Running, release: std::sync::mpsc::Receiver<()>) {
     let (fingerprint, layout) = (fields.fingerprint(), Arc::clone(info.layout(Codec::F16)));
     let wait = move |_| _ = release.recv();
     engine.store.as_ref().unwrap().save(Save {
-        family: Arc::new(Family { fingerprint, fields, layout }),
+        family: Arc::new(Family { fingerprint, fields, layout, width: 192 }),
         blocks: Vec::new(),
         record: None,
         replace: false,
@@ -462,7 +462,7 @@ fn hold_loader(engine: &Running, entry: &Entry) -> std::sync::mpsc::Sender<()> {
     let store = engine.store.as_ref().unwrap();
     let fields = store.fields(&entry.fingerprint).unwrap();
     let layout = Arc::clone(engine.info().layout(Codec::F16));
-    let family = Arc::new(Family { fingerprint: entry.fingerprint, fields, layout });
+    let family = Arc::new(Family { fingerprint: entry.fingerprint, fields, layout, width: 1 });
     let (go, wait) = std::sync::mpsc::channel();
     let (stand, stands) = std::sync::mpsc::channel();
     let reply = move |_| {

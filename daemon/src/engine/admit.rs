@@ -65,7 +65,8 @@ impl Engine {
         let fingerprint = fields.fingerprint();
         let layout = self.loaded.info.layout(job.codec);
         let family = self.families.entry(fingerprint).or_insert_with(|| {
-            let family = Family { fingerprint, fields, layout: Arc::clone(layout) };
+            let (layout, width) = (Arc::clone(layout), self.loaded.model.width());
+            let family = Family { fingerprint, fields, layout, width };
             if let Some(store) = &self.store {
                 store.declare(&family);
             }

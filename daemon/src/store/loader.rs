@@ -22,6 +22,7 @@ use crate::kv::block::{Block, Part};
 use crate::kv::key::{BlockKey, RecordKey};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
+use crate::kv::seq::tail_bytes;
 use crate::sys::mmap::Map;
 
 /// Headers read to find the best relative behind the last hit.
@@ -300,8 +301,14 @@ impl<'a> Walk<'a> {
         if (head.fingerprint, head.last) != (family.fingerprint, parent) {
             return Err(Fault::Gone);
         }
-        if head.layout != family.layout.digest() {
+        let rows = tail_bytes(&family.layout, record.tail.len());
+        let wide = |hidden: &Vec<f32>| hidden.len() == family.width;
+        let fits = record.rows.len() == rows && record.hidden.as_ref().is_none_or(wide);
+        if head.layout != family.layout.digest() || !fits {
             return Err(Damage::Layout.into());
+        }
+        if record.length as usize != self.at * BLOCK + record.tail.len() {
+            return Err(Damage::Field("tokens").into());
         }
         Ok(record)
     }
@@ -312,16 +319,7 @@ impl<'a> Walk<'a> {
         if mapping.header.fingerprint != family.fingerprint {
             return Err(Fault::Gone);
         }
-        let sizes = family.layout.parts();
-        let fits = |head: &segment::Head| {
-            head.parts.iter().map(|part| part.length()).eq(sizes.iter().map(|bytes| *bytes as u64))
-        };
-        if mapping.header.layout != family.layout.digest()
-            || !mapping.header.blocks.iter().all(fits)
-        {
-            return Err(Damage::Layout.into());
-        }
-        Ok(())
+        Ok(mapping.header.expect_layout(&family.layout)?)
     }
 
     /// Takes note of what went wrong. Whether it would go wrong again at once.

@@ -116,6 +116,8 @@ pub struct Family {
     pub fields: Fields,
     /// Where the bytes lie.
     pub layout: Arc<Layout>,
+    /// C: how many numbers a final hidden state has.
+    pub width: usize,
 }
 
 /// A question to a loader: what is there of this prompt?

@@ -31,6 +31,7 @@ use super::damage::{Damage, Fault};
 use super::name::Name;
 use crate::kv::block::Block;
 use crate::kv::key::{BlockKey, BlockTokens, Digest, Fingerprint};
+use crate::kv::layout::Layout;
 
 /// The version of this format, of records and of digest files.
 pub(super) const VERSION: u32 = 1;
@@ -81,7 +82,7 @@ impl Extent {
         self.offset
     }
 
-    pub(super) fn length(&self) -> u64 {
+    fn length(&self) -> u64 {
         self.length
     }
 }
@@ -172,6 +173,14 @@ impl Header {
             return Err(Damage::PartSum { block, part });
         }
         Ok(())
+    }
+
+    /// Refuses bytes that are arranged in another way than `layout` has them.
+    pub(super) fn expect_layout(&self, layout: &Layout) -> Result<(), Damage> {
+        let sizes = layout.parts().iter().map(|bytes| *bytes as u64);
+        let fits = |head: &Head| head.parts.iter().map(Extent::length).eq(sizes.clone());
+        let same = self.layout == layout.digest() && self.blocks.iter().all(fits);
+        if same { Ok(()) } else { Err(Damage::Layout) }
     }
 
     fn check_places(&self) -> Result<(), Damage> {

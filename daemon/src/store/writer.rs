@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::{Collected, Durability, Family, Removed, Save, head_digest, record};
 use crate::kv::block::Block;
 use crate::kv::key::BlockKey;
-use crate::kv::layout::BLOCK;
+use crate::kv::layout::{BLOCK, Layout};
 use crate::kv::record::Record;
 
 /// How often modification times follow what was used.
@@ -112,7 +112,7 @@ impl Shared {
         }
         let durable = result.is_ok() && save.durable.is_some() && self.sync_chain(&save);
         self.tally.queue_bytes.sub(save.bytes);
-        save.published.keep(blocks_of(&published));
+        save.published.keep(blocks_of(&published, &save.family.layout));
         if let Some(promise) = save.durable {
             promise.keep(durable);
         }
@@ -307,9 +307,12 @@ impl Shared {
     }
 }
 
-fn blocks_of(published: &[Published]) -> Vec<Arc<Block>> {
+/// The blocks of segments that were written, where they have the family's sizes: old blocks that
+/// were written again with new ones are what was found on the disk.
+fn blocks_of(published: &[Published], layout: &Layout) -> Vec<Arc<Block>> {
     let mapped = |segment: &Published| {
         let mapping = segment.mapping.clone()?;
+        mapping.header.expect_layout(layout).ok()?;
         let blocks = 0..mapping.header.blocks.len();
         Some(blocks.map(move |index| Arc::new(super::loader::mapped(&mapping, index))))
     };

@@ -3,9 +3,14 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, mpsc};
 
 use super::kit::*;
+use crate::kv::block::{Block, Part};
 use crate::kv::layout::BLOCK;
+use crate::kv::record::Record;
+use crate::store::record;
+use crate::sys::memory::Slab;
 
 /// Saves two prompts, lets `harm` loose on the first one's segment, and starts again.
 fn harmed(harm: impl Fn(&Path)) -> (Kit, Vec<u32>) {
@@ -148,6 +153,57 @@ fn a_damaged_record_is_a_miss_and_its_blocks_are_not() {
     let restored = kit.restore(&tokens);
     assert_eq!((restored.blocks.len(), restored.record, restored.corrupt), (3, None, true));
     kit.wait_until(|kit| kit.files_with("bad").len() == 1);
+}
+
+#[test]
+fn a_record_of_other_sizes_than_its_family_has_is_a_miss_though_its_checksums_are_right() {
+    let forgeries: [fn(&mut Record); 8] = [
+        |record| record.rows.clear(),
+        |record| record.rows.truncate(15),
+        |record| record.rows.push(0),
+        |record| record.rows.resize(4 << 20, 0),
+        |record| record.hidden = Some(vec![1.0]),
+        |record| record.hidden = Some(vec![1.0; 4]),
+        |record| record.length += BLOCK as u32,
+        |record| record.length -= BLOCK as u32,
+    ];
+    for forge in forgeries {
+        let (mut kit, tokens) = (Kit::new(), prompt(1, 100));
+        kit.save(&tokens);
+        kit.close();
+        let mut record = record(&kit.family, &tokens, true);
+        forge(&mut record);
+        let (fingerprint, layout) = (kit.family.fingerprint, kit.family.layout.digest());
+        let (_, bytes) = record::encode(fingerprint, layout, &record);
+        fs::write(&kit.files_with("tgrec")[0], bytes).unwrap();
+        kit.reopen();
+        let asked = [&tokens[..99], &[7]].concat();
+        let restored = kit.restore(if record.rows.is_empty() { &asked } else { &tokens });
+        assert_eq!((restored.blocks.len(), restored.record, restored.corrupt), (3, None, true));
+        assert_eq!(kit.handle.stats().quarantined, 1);
+    }
+}
+
+#[test]
+fn blocks_of_other_sizes_than_their_family_has_are_a_miss_and_are_handed_to_nobody() {
+    for len in [1, PART - 1, PART + 1, 2 * PART] {
+        let (mut kit, tokens) = (Kit::new(), prompt(1, 100));
+        let (publish, published) = mpsc::channel();
+        kit.save_with(&tokens, |save| {
+            let resize = |block: &Arc<Block>| {
+                let (key, parent, tokens) = (block.key, block.parent, block.tokens);
+                let part = Part::Heap(Slab::new(len).take().unwrap(), len);
+                Arc::new(Block { key, parent, tokens, parts: Box::new([Arc::new(part)]) })
+            };
+            save.blocks = save.blocks.iter().map(resize).collect();
+            let publish = publish.clone();
+            save.published = Box::new(move |blocks| publish.send(blocks.len()).unwrap());
+        });
+        assert_eq!(published.recv().unwrap(), 0);
+        kit.reopen();
+        let restored = kit.restore(&tokens);
+        assert!(restored.blocks.is_empty() && restored.partial.is_none() && restored.corrupt);
+    }
 }
 
 #[test]

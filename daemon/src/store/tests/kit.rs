@@ -170,7 +170,7 @@ pub(super) fn family_of(fields: Fields) -> Arc<Family> {
     let shape = LayerShape { kv_heads: 1, k_dim: 1, v_dim: 1 };
     let layout = Arc::new(Layout::new(Codec::F16, &[(shape, Window::Full)]));
     assert_eq!(layout.parts(), [PART]);
-    Arc::new(Family { fingerprint: fields.fingerprint(), fields, layout })
+    Arc::new(Family { fingerprint: fields.fingerprint(), fields, layout, width: 3 })
 }
 
 /// Token ids that no other seed has.
