@@ -209,17 +209,15 @@ impl Catalogue {
     }
 
     /// Adds what the header of a file tells. Returns files, maybe itself, whose blocks all lie in
-    /// others.
+    /// others; `None` when the file is gone, or what its header tells was here before.
     pub(super) fn learn(
         &mut self,
         id: FileId,
         found: Found,
         precedence: Precedence,
-    ) -> Vec<FileId> {
+    ) -> Option<Vec<FileId>> {
         self.unread.remove(&id);
-        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.contents.is_none()) else {
-            return Vec::new();
-        };
+        let entry = self.entries.get_mut(&id).filter(|entry| entry.contents.is_none())?;
         let family = entry.family;
         let shelf = self.shelves.entry(family).or_default();
         shelf.fingerprint.get_or_insert(found.contents.fingerprint());
@@ -234,7 +232,7 @@ impl Catalogue {
         entry.contents = Some(found.contents);
         *self.bytes_mut(id) += found.bytes;
         self.reorder(id, found.used);
-        sharing.into_iter().filter(|id| self.is_superfluous(*id)).collect()
+        Some(sharing.into_iter().filter(|id| self.is_superfluous(*id)).collect())
     }
 
     /// Takes a file out.

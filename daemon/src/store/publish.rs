@@ -143,7 +143,7 @@ impl Shared {
             catalogue.set_synced(id);
         }
         drop(catalogue);
-        superfluous.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
+        superfluous.into_iter().flatten().for_each(|id| self.discard(id, Farewell::Gone));
         id
     }
 

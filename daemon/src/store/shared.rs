@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Settings;
 use super::catalogue::{Catalogue, Farewell, FileId};
-use super::contents::examine;
+use super::contents::{Found, examine};
 use super::damage::{Damage, Fault};
 use super::name::{Name, QUARANTINED, VERSION_DIR, fields_name};
 use super::shelf::Precedence;
@@ -122,11 +122,7 @@ impl Shared {
             let unread = self.catalogue().entry(*id).is_some_and(|entry| entry.contents.is_none());
             let Some((family, name, path)) = self.locate(*id).filter(|_| unread) else { continue };
             match examine(&path, family, name) {
-                Ok(found) => {
-                    self.tally.writes.born(found.born, found.bytes);
-                    let superfluous = self.catalogue().learn(*id, found, Precedence::Longest);
-                    superfluous.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
-                }
+                Ok(found) => self.enter_header(*id, found),
                 Err(fault) => {
                     readable &= !matches!(fault, Fault::Io(_));
                     self.report(*id, &fault);
@@ -134,6 +130,15 @@ impl Shared {
             }
         }
         readable
+    }
+
+    /// Takes in what a header tells, unless another thread has read the same file meanwhile.
+    pub(super) fn enter_header(&self, id: FileId, found: Found) {
+        let (born, bytes) = (found.born, found.bytes);
+        let learnt = self.catalogue().learn(id, found, Precedence::Longest);
+        let Some(superfluous) = learnt else { return };
+        self.tally.writes.born(born, bytes);
+        superfluous.into_iter().for_each(|id| self.discard(id, Farewell::Gone));
     }
 
     /// Reads the headers of the next few files. Whether any are left.

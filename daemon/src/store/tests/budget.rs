@@ -1,16 +1,13 @@
 //! Budgets hold, and what goes first is what was used last the longest ago.
 
-use std::path::Path;
-
 use proptest::prelude::*;
 
 use super::kit::*;
 use crate::kv::layout::BLOCK;
 use crate::store::StoreHandle;
-
-fn on_disk(dir: &Path) -> u64 {
-    files(&dir.join("v1")).iter().map(|path| path.metadata().unwrap().len()).sum()
-}
+use crate::store::catalogue::FileId;
+use crate::store::contents::examine;
+use crate::store::shared::Shared;
 
 /// Bytes on disk of a prompt of two blocks and a tail.
 const SMALL: u64 = 16_384 + 2 * PART as u64;
@@ -76,7 +73,7 @@ proptest! {
             }
             expect_no_orphans(&kit);
             let stats = kit.handle.stats();
-            prop_assert_eq!(stats.bytes - stats.unlinked_bytes, on_disk(&kit.settings.dir));
+            prop_assert_eq!(stats.bytes - stats.unlinked_bytes, kit.bytes_on_disk());
             prop_assert!(stats.bytes <= budget, "{} of {budget} bytes", stats.bytes);
             prop_assert!(stats.record_bytes <= budget / 20);
         }
@@ -186,6 +183,27 @@ fn the_daily_budget_stops_writing_and_survives_a_restart() {
     kit.save(&prompt(20, 70));
     assert_eq!(kit.files(), files);
     assert_eq!(kit.found(&prompt(1, 70)), (2, true));
+}
+
+#[test]
+fn a_file_whose_header_two_threads_read_counts_once_against_the_daily_budget() {
+    let mut kit = Kit::new();
+    (1..4).for_each(|seed| kit.save(&prompt(seed, 70)));
+    kit.close();
+    let shared = Shared::new(kit.settings.clone(), kit.tuning.clone());
+    shared.enter_names().unwrap();
+    let unread = shared.catalogue().unread(10);
+    let read = |id: &FileId| {
+        let (family, name, path) = shared.locate(*id).unwrap();
+        examine(&path, family, name).unwrap()
+    };
+    let (one, other): (Vec<_>, Vec<_>) = unread.iter().map(|id| (read(id), read(id))).unzip();
+    for found in [one, other] {
+        unread.iter().zip(found).for_each(|(id, found)| shared.enter_header(*id, found));
+    }
+    shared.read_headers(&unread);
+    let digests = crate::store::fields::LEN as u64;
+    assert_eq!(shared.tally.writes.today(), kit.bytes_on_disk() - digests);
 }
 
 #[test]

@@ -124,6 +124,10 @@ impl Kit {
         files(&self.settings.dir.join("v1"))
     }
 
+    pub(super) fn bytes_on_disk(&self) -> u64 {
+        self.files().iter().map(|path| path.metadata().unwrap().len()).sum()
+    }
+
     pub(super) fn files_with(&self, extension: &str) -> Vec<PathBuf> {
         let mut files = self.files();
         files.retain(|path| path.extension().is_some_and(|found| found == extension));
