@@ -4,8 +4,9 @@
 //! take a decision under the lock, let go, do the work, and come back with the result.
 //! What it says may therefore be out of date by the time it is acted upon. That costs a miss.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -43,8 +44,6 @@ pub(super) struct Entry {
     pub(super) born: Option<u64>,
     /// Whether this process made the file durable.
     pub(super) synced: bool,
-    /// Whether someone is setting the file aside.
-    claimed: bool,
 }
 
 /// Why a file leaves the catalogue.
@@ -75,7 +74,9 @@ pub(super) struct Catalogue {
     segment_bytes: u64,
     record_bytes: u64,
     /// Quarantined files and their bytes.
-    pub(super) bad: Vec<(std::path::PathBuf, u64)>,
+    pub(super) bad: BTreeMap<PathBuf, u64>,
+    /// Files that were taken out and are not off the disk yet, and their bytes.
+    leaving: HashMap<(ShortKey, Name), u64>,
     /// Quarantined files that no prompt was told of.
     damaged: HashSet<(ShortKey, Name)>,
     /// Digest files, of families without a directory, too.
@@ -102,7 +103,8 @@ impl Catalogue {
             records: BTreeSet::new(),
             segment_bytes: 0,
             record_bytes: 0,
-            bad: Vec::new(),
+            bad: BTreeMap::new(),
+            leaving: HashMap::new(),
             damaged: HashSet::new(),
             fields_files: 0,
             reserved: 0,
@@ -172,16 +174,6 @@ impl Catalogue {
         self.damaged.iter()
     }
 
-    /// A file is damaged. Whether the caller is the first to say so and is to set it aside; from
-    /// now on a prompt that misses the file is told.
-    pub(super) fn claim_damaged(&mut self, id: FileId) -> bool {
-        let Some(entry) = self.entries.get_mut(&id) else { return false };
-        if self.damaged.len() < DAMAGED {
-            self.damaged.insert((entry.family, entry.name));
-        }
-        !std::mem::replace(&mut entry.claimed, true)
-    }
-
     /// A prompt is told of quarantined files. Whether there were any.
     pub(super) fn tell_damaged(&mut self, files: &[(ShortKey, Name)]) -> bool {
         let told = files.iter().filter(|file| self.damaged.remove(file));
@@ -200,7 +192,6 @@ impl Catalogue {
             used: 0,
             born: None,
             synced: false,
-            claimed: false,
         };
         self.entries.insert(id, entry);
         self.shelf_mut(family).add(name, id);
@@ -249,6 +240,28 @@ impl Catalogue {
         self.shelf_mut(entry.family).remove(entry.name, id, entry.contents.as_ref());
         self.mappings.unlink(id, if farewell == Farewell::Quarantined { 0 } else { bytes });
         self.remember(&entry, farewell);
+    }
+
+    /// Takes a file out that is about to lose its name; nobody takes the name until it has
+    /// [`left`](Self::left). From now on a prompt that misses a damaged one is told.
+    pub(super) fn leave(&mut self, id: FileId, farewell: Farewell) -> Option<(ShortKey, Name)> {
+        let entry = self.entries.get(&id)?;
+        let (file, bytes) = ((entry.family, entry.name), entry.bytes);
+        if farewell == Farewell::Quarantined && self.damaged.len() < DAMAGED {
+            self.damaged.insert(file);
+        }
+        self.forget(id, farewell);
+        self.leaving.insert(file, bytes);
+        Some(file)
+    }
+
+    pub(super) fn is_leaving(&self, family: ShortKey, name: Name) -> bool {
+        self.leaving.contains_key(&(family, name))
+    }
+
+    /// A file is off the disk, or has another name.
+    pub(super) fn left(&mut self, family: ShortKey, name: Name) {
+        self.leaving.remove(&(family, name));
     }
 
     /// Makes files, given in the order of their chain, the most recently used: the deepest first,
@@ -306,7 +319,7 @@ impl Catalogue {
 
     /// Everything that counts against the disk budget.
     pub(super) fn bytes(&mut self) -> u64 {
-        let bad: u64 = self.bad.iter().map(|(_, bytes)| bytes).sum();
+        let bad: u64 = self.bad.values().chain(self.leaving.values()).sum();
         let side = bad + (self.fields_files * fields::LEN) as u64;
         let (_, unlinked) = self.mappings.count();
         self.segment_bytes + self.record_bytes + side + unlinked + self.reserved

@@ -77,7 +77,7 @@ impl Shared {
             Collected::default().take(&entry.path());
         } else if ends_with(&name, QUARANTINED) {
             let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
-            self.catalogue().bad.push((entry.path(), bytes));
+            self.catalogue().bad.insert(entry.path(), bytes);
         }
     }
 
@@ -155,8 +155,16 @@ impl Shared {
             collected.files += one.files;
             collected.bytes += one.bytes;
         }
-        self.catalogue().bad.retain(|(path, _)| path.exists());
+        self.forget_bad();
         collected
+    }
+
+    /// Forgets quarantined files that are not there any more.
+    fn forget_bad(&self) {
+        let mut gone: Vec<_> = self.catalogue().bad.keys().cloned().collect();
+        gone.retain(|path| !path.exists());
+        let mut catalogue = self.catalogue();
+        gone.iter().for_each(|path| _ = catalogue.bad.remove(path));
     }
 
     pub(super) fn clean_dir(&self, family: ShortKey, all: bool) -> Collected {

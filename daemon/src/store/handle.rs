@@ -46,7 +46,7 @@ impl Loader {
 /// A cheap, cloneable way to the disk tier.
 #[derive(Debug, Clone)]
 pub struct StoreHandle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     orders: Sender<Order>,
     loaders: Arc<[Loader]>,
 }

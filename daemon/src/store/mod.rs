@@ -19,7 +19,8 @@
 //! Invariants:
 //! * a published file never changes; what leaves is unlinked, and mappings keep its bytes;
 //! * the writer's thread alone creates and evicts files; damaged ones are set aside, and ones whose
-//!   blocks all lie in others unlinked, by whoever finds them;
+//!   blocks all lie in others unlinked, by whoever finds them; no name is given to a file while
+//!   another thread takes it from one;
 //! * nothing on the disk is believed: the formats (`docs/format.md`) have one way to write each
 //!   thing, and readers check every byte of it before anyone sees it.
 
@@ -45,6 +46,7 @@ mod writer;
 mod publish;
 mod rewrite;
 
+mod leave;
 mod remove;
 mod room;
 

@@ -7,7 +7,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalogue::{Farewell, FileId};
@@ -113,7 +113,8 @@ impl Shared {
         let path = self.fields_path(short);
         let bytes = fields::encode(&family.fields);
         let reserved = self.reserve(bytes.len() as u64)?;
-        self.put_at(&path, bytes.len() as u64, false, |file| self.write_at(file, &bytes, 0))?;
+        self.write_temporary(&path, false, |file| self.write_at(file, &bytes, 0))?;
+        self.give_name(&path, bytes.len() as u64, false)?;
         drop(reserved);
         let mut catalogue = self.catalogue();
         catalogue.shelf_mut(short).has_fields_file = true;
@@ -131,10 +132,6 @@ impl Shared {
         synced: bool,
     ) -> FileId {
         let mut catalogue = self.catalogue();
-        // The rename took the name from whatever had it before.
-        if let Some(old) = catalogue.shelf_mut(family).by_name(&name) {
-            catalogue.forget(old, Farewell::Gone);
-        }
         let id = catalogue.add(family, name);
         let used = catalogue.tick();
         let found = Found { contents, bytes, used, born: Some(used) };
@@ -156,42 +153,53 @@ impl Shared {
         fill: impl Fn(&File) -> io::Result<()>,
     ) -> io::Result<File> {
         let path = self.path(family, name);
-        match self.put_at(&path, len, sync, &fill) {
+        let written = match self.write_temporary(&path, sync, &fill) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_dir(&self.dir(family))?;
                 if sync {
                     sync_dir(self.root())?;
                 }
-                self.put_at(&path, len, sync, &fill)
+                self.write_temporary(&path, sync, &fill)
             }
             done => done,
+        };
+        let file = written?;
+        let replaces = self.take_name(family, name);
+        if let Err(error) = self.give_name(&path, len, sync) {
+            if replaces {
+                // The old file may still be there: it is read again.
+                self.catalogue().add(family, name);
+            }
+            return Err(error);
         }
+        Ok(file)
     }
 
-    fn put_at(
+    /// Writes the file of `path` under its temporary name.
+    fn write_temporary(
         &self,
         path: &Path,
-        len: u64,
         sync: bool,
         fill: impl Fn(&File) -> io::Result<()>,
     ) -> io::Result<File> {
-        let temporary = path.with_added_extension(&TEMPORARY[1..]);
+        let temporary = temporary(path);
         let file = create(&temporary)?;
-        let write = || {
-            fill(&file)?;
-            if sync {
-                file.sync_all()?;
-            }
-            fs::rename(&temporary, path)
-        };
+        let written = fill(&file).and_then(|()| if sync { file.sync_all() } else { Ok(()) });
         // What cannot be removed now is removed at the next start.
-        write().inspect_err(|_| _ = fs::remove_file(&temporary))?;
+        written.inspect_err(|_| _ = fs::remove_file(&temporary))?;
+        Ok(file)
+    }
+
+    /// Gives a written file its name.
+    fn give_name(&self, path: &Path, len: u64, sync: bool) -> io::Result<()> {
+        let temporary = temporary(path);
+        fs::rename(&temporary, path).inspect_err(|_| _ = fs::remove_file(&temporary))?;
         self.tally.writes.add(len);
         if sync {
             let dir = path.parent().unwrap_or(self.root());
             sync_dir(dir).inspect_err(|_| _ = fs::remove_file(path))?;
         }
-        Ok(file)
+        Ok(())
     }
 
     fn write_segment(&self, file: &File, header: &Header, blocks: &[Arc<Block>]) -> io::Result<()> {
@@ -226,6 +234,10 @@ pub(super) fn make_dir(path: &Path) -> io::Result<()> {
 /// Makes the names in a directory durable.
 pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    path.with_added_extension(&TEMPORARY[1..])
 }
 
 /// Nobody has ever mapped a temporary file, so one that was left behind may be overwritten.

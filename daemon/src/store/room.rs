@@ -78,7 +78,7 @@ impl Shared {
             if catalogue.bytes() + needed <= budget {
                 return Ok(());
             }
-            let bad = catalogue.bad.pop().map(|(path, _)| Victim::Bad(path));
+            let bad = catalogue.bad.pop_first().map(|(path, _)| Victim::Bad(path));
             let victim = bad.or_else(|| catalogue.oldest().map(Victim::File));
             drop(catalogue);
             match victim {

@@ -1,15 +1,14 @@
 //! What the threads of the store have in common.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Settings;
 use super::catalogue::{Catalogue, Farewell, FileId};
 use super::contents::{Found, examine};
-use super::damage::{Damage, Fault};
-use super::name::{Name, QUARANTINED, VERSION_DIR, fields_name};
+use super::damage::Fault;
+use super::name::{Name, VERSION_DIR, fields_name};
 use super::shelf::Precedence;
 use super::stats::Tally;
 use crate::kv::key::ShortKey;
@@ -67,6 +66,8 @@ pub(super) struct Shared {
     root: PathBuf,
     /// The daemon's one lock. Never held over I/O.
     catalogue: Mutex<Catalogue>,
+    /// Signalled when a file has left.
+    pub(super) left: Condvar,
 }
 
 impl Shared {
@@ -79,6 +80,7 @@ impl Shared {
             tally: Tally::default(),
             closing: OnceLock::new(),
             surveyed: Once::new(),
+            left: Condvar::new(),
         }
     }
 
@@ -154,22 +156,6 @@ impl Shared {
         while self.read_some_headers(HEADERS) {}
     }
 
-    /// Unlinks a file and forgets it; a family's last one takes its directory along.
-    pub(super) fn discard(&self, id: FileId, farewell: Farewell) {
-        let Some((family, _, path)) = self.locate(id) else { return };
-        if let Err(error) = fs::remove_file(&path) {
-            tracing::warn!(path = %path.display(), %error, "cannot unlink a cache file");
-        }
-        let mut catalogue = self.catalogue();
-        catalogue.forget(id, farewell);
-        let is_empty = catalogue.shelf_mut(family).is_empty();
-        drop(catalogue);
-        if is_empty {
-            // Fails, as it should, while something is in it that the catalogue does not know.
-            let _ = fs::remove_dir(self.dir(family));
-        }
-    }
-
     /// Deals with a file that did not help: a damaged one is set aside and never tried again.
     pub(super) fn report(&self, id: FileId, fault: &Fault) {
         match fault {
@@ -183,30 +169,6 @@ impl Shared {
             }
             Fault::Mappings(_) => {}
         }
-    }
-
-    fn quarantine(&self, id: FileId, damage: &Damage) {
-        let Some((.., path)) = self.locate(id) else { return };
-        if !self.catalogue().claim_damaged(id) {
-            // Another thread is at it; for this one the file is gone.
-            return self.catalogue().forget(id, Farewell::Quarantined);
-        }
-        self.tally.quarantined.add(1);
-        tracing::warn!(path = %path.display(), %damage, "a damaged cache file is set aside");
-        let mut aside = path.clone().into_os_string();
-        aside.push(QUARANTINED);
-        let aside = PathBuf::from(aside);
-        let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-        let moved = fs::rename(&path, &aside).is_ok();
-        if !moved {
-            // It must not be tried again; whether it is kept matters less.
-            let _ = fs::remove_file(&path);
-        }
-        let mut catalogue = self.catalogue();
-        if moved {
-            catalogue.bad.push((aside, bytes));
-        }
-        catalogue.forget(id, Farewell::Quarantined);
     }
 }
 

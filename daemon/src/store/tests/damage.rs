@@ -2,13 +2,15 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use super::kit::*;
 use crate::kv::block::{Block, Part};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
+use crate::store::catalogue::{Farewell, FileId};
+use crate::store::damage::Damage;
 use crate::store::record;
 use crate::sys::memory::Slab;
 
@@ -204,6 +206,79 @@ fn blocks_of_other_sizes_than_their_family_has_are_a_miss_and_are_handed_to_nobo
         let restored = kit.restore(&tokens);
         assert!(restored.blocks.is_empty() && restored.partial.is_none() && restored.corrupt);
     }
+}
+
+/// The first file with this extension, as the catalogue knows it.
+fn entered(kit: &Kit, extension: &str) -> (FileId, PathBuf) {
+    let shared = &kit.handle.shared;
+    let ids: Vec<_> = shared.catalogue().entries().map(|(id, _)| id).collect();
+    let located = ids.into_iter().filter_map(|id| Some((id, shared.locate(id)?.2)));
+    let mut named = located.filter(|(_, path)| path.extension().unwrap() == extension);
+    named.next().unwrap()
+}
+
+/// One thread is about to take a file away, another finds the same file, and the writer publishes
+/// one of the same name.
+#[test]
+fn what_is_published_while_its_namesake_leaves_stays() {
+    let mut kit = Kit::new();
+    for seed in 1..10 {
+        let tokens = prompt(seed, 100);
+        for (extension, aside) in
+            [("tgkv", true), ("tgkv", false), ("tgrec", true), ("tgrec", false)]
+        {
+            kit.save(&tokens);
+            let (id, path) = entered(&kit, extension);
+            let farewell = if aside { Farewell::Quarantined } else { Farewell::Gone };
+            let leaving = kit.handle.shared.leave(id, farewell).unwrap();
+            kit.handle.shared.report(id, &Damage::HeaderSum.into());
+            kit.handle.shared.discard(id, Farewell::Gone);
+            let (publish, published) = mpsc::channel();
+            let mut save = save(&kit.family, &tokens);
+            save.published = Box::new(move |_| publish.send(()).unwrap());
+            kit.handle.save(save);
+            // The writer waits for the name, or did not and is done.
+            kit.wait_until(|kit| published.try_recv().is_ok() || !kit.files_with("tmp").is_empty());
+            match aside {
+                true => leaving.set_aside(),
+                false => fs::remove_file(&path).map(|()| drop(leaving)).unwrap(),
+            }
+            kit.handle.flush();
+            assert!(path.exists());
+            assert_eq!(kit.found(&tokens), (3, true));
+        }
+        kit.handle.remove(&kit.family.fingerprint, &end(&kit.family, &tokens));
+    }
+    kit.save(&prompt(1, 100));
+    kit.reopen();
+    assert_eq!(kit.found(&prompt(1, 100)), (3, true));
+}
+
+#[test]
+fn a_file_that_is_being_replaced_is_not_set_aside() {
+    let (kit, tokens) = (Kit::new(), prompt(1, 100));
+    for extension in ["tgkv", "tgrec"] {
+        kit.save(&tokens);
+        let (id, path) = entered(&kit, extension);
+        let (family, name, _) = kit.handle.shared.locate(id).unwrap();
+        assert!(kit.handle.shared.take_name(family, name));
+        kit.handle.shared.report(id, &Damage::HeaderSum.into());
+        assert!(path.exists() && kit.files_with("bad").is_empty());
+    }
+}
+
+#[test]
+fn the_bytes_of_quarantined_files_are_those_that_are_on_the_disk() {
+    let (kit, tokens) = (Kit::new(), prompt(1, 100));
+    for _ in 0..2 {
+        kit.save(&tokens);
+        let (id, _) = entered(&kit, "tgkv");
+        kit.handle.shared.report(id, &Damage::HeaderSum.into());
+        assert_eq!(kit.handle.stats().bytes, kit.bytes_on_disk());
+    }
+    fs::remove_file(&kit.files_with("bad")[0]).unwrap();
+    kit.handle.gc();
+    assert_eq!(kit.handle.stats().bytes, kit.bytes_on_disk());
 }
 
 #[test]
