@@ -180,7 +180,7 @@ const INFINITE: u32 = 0x7f80_0000;
 
 /// Whether a value is too large for an f16 (infinities are; NaNs are not).
 #[inline(always)]
-fn saturates(x: f32) -> bool {
+pub fn saturates(x: f32) -> bool {
     let magnitude = x.to_bits() & 0x7fff_ffff;
     (F16_OVERFLOW..=INFINITE).contains(&magnitude)
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use half::{bf16, f16};
 use tinygpt_kernels::attend::Element;
+use tinygpt_kernels::convert::{bf16_from_f32, f16_from_f32, saturates};
 
 /// The codec of a chain. All of these are plain: an element is stored by itself, so a block has
 /// its final bytes as soon as its rows are written, and sealing it changes nothing.
@@ -12,7 +12,7 @@ use tinygpt_kernels::attend::Element;
 pub enum Codec {
     /// 32-bit floats: what the model computed.
     F32,
-    /// IEEE half precision; values beyond 65,504 saturate and are counted.
+    /// IEEE half precision; values that round beyond 65,504 saturate and are counted.
     #[default]
     F16,
     /// bfloat16: the range of `f32` with eight bits of precision.
@@ -58,24 +58,15 @@ impl Codec {
                 0
             }
             Self::F16 => {
-                scatter(row, bytemuck::cast_slice_mut(to), start, stride, saturating_f16);
-                row.iter().filter(|x| x.is_finite() && x.abs() > F16_MAX).count() as u64
+                scatter(row, bytemuck::cast_slice_mut(to), start, stride, f16_from_f32);
+                row.iter().filter(|x| saturates(**x)).count() as u64
             }
             Self::BF16 => {
-                let narrow = |x| bf16::from_f32(x).to_bits();
-                scatter(row, bytemuck::cast_slice_mut(to), start, stride, narrow);
+                scatter(row, bytemuck::cast_slice_mut(to), start, stride, bf16_from_f32);
                 0
             }
         }
     }
-}
-
-const F16_MAX: f32 = 65_504.0;
-
-/// Rounds to nearest even; what is too large for `f16` becomes its largest value.
-fn saturating_f16(x: f32) -> u16 {
-    let x = if x.is_finite() { x.clamp(-F16_MAX, F16_MAX) } else { x };
-    f16::from_f32(x).to_bits()
 }
 
 fn scatter<T>(row: &[f32], to: &mut [T], start: usize, stride: usize, narrow: impl Fn(f32) -> T) {
@@ -107,16 +98,20 @@ impl FromStr for Codec {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     #[test]
     fn values_beyond_f16_saturate_and_are_counted() {
-        let mut to = [0u8; 8];
-        let row = [1e6, -70_000.0, 65_504.0, 1.0];
-        assert_eq!(Codec::F16.store(&row, &mut to, 0, 1), 2);
+        let mut to = [0u8; 16];
+        let row =
+            [1e6, -70_000.0, 65_504.0, 1.0, f32::INFINITY, -f32::INFINITY, 65_519.0, 65_520.0];
+        assert_eq!(Codec::F16.store(&row, &mut to, 0, 1), 5);
         let stored: &[u16] = bytemuck::cast_slice(&to);
         let stored: Vec<f32> = stored.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
-        assert_eq!(stored, [65_504.0, -65_504.0, 65_504.0, 1.0]);
+        let most = 65_504.0;
+        assert_eq!(stored, [most, -most, most, 1.0, most, -most, most, most]);
     }
 
     #[test]

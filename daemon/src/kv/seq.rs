@@ -31,11 +31,6 @@ impl Slabs {
         Self(layout.parts().iter().map(|bytes| Slab::new(*bytes)).collect())
     }
 
-    /// Bytes in use, by sequences and by the index.
-    pub fn used(&self) -> usize {
-        self.0.iter().map(Slab::used).sum()
-    }
-
     /// Gives memory without a block in use back to the system.
     pub fn trim(&mut self) {
         self.0.iter_mut().for_each(Slab::trim);
@@ -187,24 +182,20 @@ impl KvSeq {
     /// # Errors
     /// When the system refuses memory.
     pub fn lend(&mut self, block: &Block, rows: usize, slabs: &mut Slabs) -> io::Result<()> {
-        assert!(self.tail_len() == 0 && rows < BLOCK, "only part of a block is copied");
-        self.reserve(self.len + rows, slabs)?;
-        for layer in 0..self.layout.layers() {
-            let class = self.layout.class(layer);
-            let to = Rows { bytes: self.open[0][class].bytes_mut(), capacity: BLOCK };
-            let from = Rows { bytes: block.parts[class].bytes(), capacity: BLOCK };
-            copy_rows(&self.layout, layer, from, to, rows);
-        }
-        self.advance(rows);
-        Ok(())
+        assert!(rows < BLOCK, "only part of a block is copied");
+        let part = |class: usize| Rows { bytes: block.parts[class].bytes(), capacity: BLOCK };
+        self.copy(part, rows, slabs)
     }
 
     /// The rows behind the sealed blocks, packed: as a part that has room for just them, class
     /// after class.
     pub fn tail_rows(&self) -> Vec<u8> {
         let rows = self.tail_len();
+        if rows == 0 {
+            return Vec::new();
+        }
         let mut packed = vec![0; tail_bytes(&self.layout, rows)];
-        for layer in 0..self.layout.layers().min(rows * self.layout.layers()) {
+        for layer in 0..self.layout.layers() {
             let class = self.layout.class(layer);
             let range = tail_part(&self.layout, class, rows);
             let from = Rows { bytes: self.open[0][class].bytes(), capacity: BLOCK };
@@ -226,13 +217,28 @@ impl KvSeq {
         rows: usize,
         slabs: &mut Slabs,
     ) -> io::Result<()> {
-        assert!(self.tail_len() == 0 && rows <= capacity, "a tail follows sealed blocks");
+        assert!(rows <= capacity, "no more rows than there are");
+        let layout = Arc::clone(&self.layout);
+        let part = |class| Rows { bytes: &packed[tail_part(&layout, class, capacity)], capacity };
+        self.copy(part, rows, slabs)
+    }
+
+    /// Copies the first `rows` rows of every class's part behind the sealed blocks.
+    fn copy<'a>(
+        &mut self,
+        part: impl Fn(usize) -> Rows<&'a [u8]>,
+        rows: usize,
+        slabs: &mut Slabs,
+    ) -> io::Result<()> {
+        assert_eq!(self.tail_len(), 0, "copied rows follow sealed blocks");
+        if rows == 0 {
+            return Ok(());
+        }
         self.reserve(self.len + rows, slabs)?;
-        for layer in 0..self.layout.layers().min(rows * self.layout.layers()) {
+        for layer in 0..self.layout.layers() {
             let class = self.layout.class(layer);
-            let from = Rows { bytes: &packed[tail_part(&self.layout, class, capacity)], capacity };
             let to = Rows { bytes: self.open[0][class].bytes_mut(), capacity: BLOCK };
-            copy_rows(&self.layout, layer, from, to, rows);
+            copy_rows(&self.layout, layer, part(class), to, rows);
         }
         self.advance(rows);
         Ok(())
