@@ -76,7 +76,7 @@ fn is_held(error: &anyhow::Error) -> bool {
         error.downcast_ref(),
         Some(SocketError::Lock(LockError::Held { .. }) | SocketError::InUse { .. })
     );
-    socket || matches!(error.downcast_ref(), Some(OpenError::Held { .. }))
+    socket || matches!(error.downcast_ref(), Some(OpenError::Lock(LockError::Held { .. })))
 }
 
 impl From<Exit> for ExitCode {

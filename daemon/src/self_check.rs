@@ -16,7 +16,7 @@ use crate::engine::{EngineHandle, Event, Job, ModelInfo, State, job};
 use crate::exit::Exit;
 use crate::kv::codec::Codec;
 use crate::kv::key::Fields;
-use crate::store::{Entry, StoreHandle};
+use crate::store::{ChainEnd, StoreHandle};
 
 /// Cached prompts of each model that are compared.
 const SAMPLE: usize = 16;
@@ -70,7 +70,7 @@ fn check(
     engine: &EngineHandle,
     info: &ModelInfo,
     store: &StoreHandle,
-    entry: &Entry,
+    entry: &ChainEnd,
 ) -> anyhow::Result<Option<bool>> {
     let Some(fields) = store.fields(&entry.fingerprint) else { return Ok(None) };
     let Some((codec, namespace)) = family(info, &fields) else { return Ok(None) };

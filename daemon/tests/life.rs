@@ -18,7 +18,7 @@ use tinygptd::engine::job::{
     Done, Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict,
 };
 use tinygptd::kv::codec::Codec;
-use tinygptd::store::{Durability, Entry, Family, Restore, Save};
+use tinygptd::store::{ChainEnd, Durability, Family, Restore, Save};
 use tokio::sync::mpsc;
 
 /// Bytes of a block of the built-in model in f16: 32 rows of K and V, 6 layers, 192 wide.
@@ -448,7 +448,8 @@ fn a_restored_prompt_is_read_where_it_is_mapped() {
     let Some(Event::Admitted(admitted)) = events.blocking_recv() else { panic!("not admitted") };
     assert_eq!(admitted.reuse.verdict, Verdict::FullDisk);
     let running = report(&engine);
-    assert_eq!(running.mapped_bytes as usize, 31 * BLOCK_BYTES);
+    let mapped = engine.store.as_ref().unwrap().stats().mapped_bytes as usize;
+    assert!((31 * BLOCK_BYTES..33 * BLOCK_BYTES).contains(&mapped), "{mapped} bytes");
     assert!((running.heap_bytes as usize) < BLOCK_BYTES, "{running:?}");
     // Its own are the block with the prompt's last 8 tokens and the one that may follow.
     assert_eq!(running.active_bytes as usize, 2 * BLOCK_BYTES);
@@ -458,7 +459,7 @@ fn a_restored_prompt_is_read_where_it_is_mapped() {
 }
 
 /// Has the loader that serves next stand still until the sender is dropped.
-fn hold_loader(engine: &Running, entry: &Entry) -> std::sync::mpsc::Sender<()> {
+fn hold_loader(engine: &Running, entry: &ChainEnd) -> std::sync::mpsc::Sender<()> {
     let store = engine.store.as_ref().unwrap();
     let fields = store.fields(&entry.fingerprint).unwrap();
     let layout = Arc::clone(engine.info().layout(Codec::F16));

@@ -16,7 +16,7 @@ use super::history::Asked;
 use super::job::{Admitted, Event, Failure, Job, Policy, Reason, Reuse, Task, Verdict};
 use super::sequence::{Phase, SeqId, Sequence};
 use super::why::Edge;
-use crate::kv::index::{Lent, Source};
+use crate::kv::index::{Lent, Origin};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
 use crate::store::{Family, Restore, Restored};
@@ -105,7 +105,7 @@ impl Engine {
             keys: Arc::from(&sequence.keys[..]),
             from: sequence.kv.sealed().len(),
         };
-        if !store.may_have(&restore, Some(record)) {
+        if !store.may_have(&restore, record) {
             return false;
         }
         let (id, removals, mailbox) = (sequence.id, self.removals, self.own.clone());
@@ -123,10 +123,10 @@ impl Engine {
     pub(super) fn restored(&mut self, id: SeqId, restored: Restored) {
         let Restored { blocks, partial, record, corrupt, io_error } = restored;
         for block in blocks.into_iter().chain(partial) {
-            self.index.insert(block, Source::Disk);
+            self.index.insert(block, Origin::Disk);
         }
         if let Some(record) = record {
-            self.index.insert_record(record, Source::Disk);
+            self.index.insert_record(record, Origin::Disk);
         }
         let Some(at) = self.position(id) else { return };
         let sequence = &mut self.sequences[at];
@@ -308,7 +308,7 @@ impl Sequence {
         self.reserved = self.reserved.saturating_sub(shared);
     }
 
-    fn count_reuse(&mut self, tokens: usize, source: Source) {
+    fn count_reuse(&mut self, tokens: usize, source: Origin) {
         if self.phase == Phase::Following {
             self.reuse.joined += u32::try_from(tokens).unwrap_or(u32::MAX);
         } else {

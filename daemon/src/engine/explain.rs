@@ -12,7 +12,7 @@ use super::handle::{Explanation, Message, Question};
 use super::history::Asked;
 use super::job::{Policy, Reason, Reuse};
 use super::why::Edge;
-use crate::kv::index::{Lent, Source};
+use crate::kv::index::{Lent, Origin};
 use crate::kv::key::{BlockKey, RecordKey, chain};
 use crate::kv::layout::BLOCK;
 use crate::store::{Family, Glimpse, Restore};
@@ -37,7 +37,7 @@ impl Engine {
         let Some((store, restore)) = self.store.as_ref().zip(self.lacking(&inquiry)) else {
             return self.explained(inquiry, &Glimpse::default());
         };
-        if !store.may_have(&restore, Some(inquiry.key)) {
+        if !store.may_have(&restore, inquiry.key) {
             return self.explained(inquiry, &Glimpse::default());
         }
         let mailbox = self.own.clone();
@@ -89,7 +89,7 @@ impl Engine {
         let mut reuse = Reuse::default();
         let mut blocks = 0;
         for (at, key) in inquiry.keys[..inquiry.usable(record.is_some())].iter().enumerate() {
-            let seen = on_disk.contains(&at).then_some(Source::Disk);
+            let seen = on_disk.contains(&at).then_some(Origin::Disk);
             let Some(source) = self.index.source(key).or(seen) else { break };
             reuse.add(BLOCK, source);
             blocks += 1;
@@ -110,12 +110,12 @@ impl Engine {
     }
 
     /// Where the record that answers the whole prompt would come from.
-    fn record_source(&self, inquiry: &Inquiry, disk: &Glimpse) -> Option<Source> {
+    fn record_source(&self, inquiry: &Inquiry, disk: &Glimpse) -> Option<Origin> {
         if self.has_record(inquiry) {
             return self.index.record_source(&inquiry.key);
         }
         let glimpsed = disk.record.as_ref().filter(|record| record.key == inquiry.key);
-        glimpsed.filter(|record| record.complete).map(|_| Source::Disk)
+        glimpsed.filter(|record| record.complete).map(|_| Origin::Disk)
     }
 
     /// The rows that a relative behind the first `have` blocks would lend. Of equals the last one
@@ -126,7 +126,7 @@ impl Engine {
         disk: &Glimpse,
         on_disk: &Range<usize>,
         have: usize,
-    ) -> Option<(usize, Source)> {
+    ) -> Option<(usize, Origin)> {
         let rest = &inquiry.question.tokens[have * BLOCK..];
         let limit = rest.len().checked_sub(1)?;
         let rows = |theirs: &[u32]| {
@@ -138,7 +138,7 @@ impl Engine {
                 Lent::Tail(record, _) => self.index.record_source(&record.key),
             };
             let is_tail = matches!(lent, Lent::Tail(..));
-            (lent.rows(), is_tail, source == Some(Source::Disk))
+            (lent.rows(), is_tail, source == Some(Origin::Disk))
         });
         let restored = inquiry.keys.get(have).filter(|_| on_disk.contains(&have));
         let restored = restored.map(|key| (key, rows(rest)));
@@ -151,7 +151,7 @@ impl Engine {
         let block = block.map(|(_, rows)| (rows, false, true));
         let tail = tail.map(|record| (rows(&record.tail), true, true));
         let best = memory.into_iter().chain(block).chain(tail).max()?;
-        let source = if best.2 { Source::Disk } else { Source::Memory };
+        let source = if best.2 { Origin::Disk } else { Origin::Memory };
         (best.0 > 0).then_some((best.0, source))
     }
 

@@ -202,8 +202,6 @@ pub struct Report {
     pub blocks: u64,
     /// Heap bytes of indexed blocks and records.
     pub heap_bytes: u64,
-    /// Bytes of indexed blocks that are mapped.
-    pub mapped_bytes: u64,
     /// Bytes of KV in use or reserved by running requests.
     pub active_bytes: u64,
     /// Records in the index.

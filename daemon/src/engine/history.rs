@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::job::{Divergence, Reason};
-use crate::kv::key::{Digest, Field, Fields};
+use crate::kv::key::{Digest, Field, Fields, common};
 use crate::kv::layout::BLOCK;
 
 const PROMPTS: usize = 64;
@@ -133,10 +133,6 @@ pub fn reason_of(field: Field) -> Reason {
         Field::identity => Reason::NoEntry,
         Field::namespace => Reason::Namespace,
     }
-}
-
-fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ impl Engine {
             waiting: u32::try_from(self.waiting.len()).unwrap_or(u32::MAX),
             blocks: blocks as u64,
             heap_bytes: self.index.heap_bytes() as u64,
-            mapped_bytes: self.index.mapped_bytes() as u64,
             active_bytes: self.sequences.iter().map(|s| s.reserved as u64).sum(),
             records: records as u64,
         }

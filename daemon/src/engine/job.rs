@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::constraint::Constraint;
 use crate::kv::codec::Codec;
-use crate::kv::index::Source;
+use crate::kv::index::Origin;
 use crate::kv::key::{Digest, RecordKey};
 
 /// Undelivered events of one request after which only that request pauses.
@@ -187,10 +187,10 @@ pub struct Reuse {
 
 impl Reuse {
     /// Counts tokens that memory or the disk had.
-    pub(super) fn add(&mut self, tokens: usize, source: Source) {
+    pub(super) fn add(&mut self, tokens: usize, source: Origin) {
         let counter = match source {
-            Source::Memory => &mut self.memory,
-            Source::Disk => &mut self.disk,
+            Origin::Memory => &mut self.memory,
+            Origin::Disk => &mut self.disk,
         };
         *counter += u32::try_from(tokens).unwrap_or(u32::MAX);
     }

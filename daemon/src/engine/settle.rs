@@ -8,7 +8,7 @@ use super::handle::Message;
 use super::job::{Done, Event, Failure, Finish, Persist, Policy};
 use super::sequence::{Phase, Sequence};
 use crate::kv::block::Block;
-use crate::kv::index::Source;
+use crate::kv::index::Origin;
 use crate::kv::key::RecordKey;
 use crate::kv::record::Record;
 use crate::store::{Durability, Save};
@@ -28,7 +28,7 @@ impl Engine {
             if sequence.job.policy == Policy::Refresh {
                 self.index.replace(Arc::clone(&block));
             }
-            let shared = self.index.insert(block, Source::Memory);
+            let shared = self.index.insert(block, Origin::Memory);
             sequence.kv.swap_last(shared);
         }
         let sequence = &self.sequences[at];
@@ -49,7 +49,7 @@ impl Engine {
             if self.sequences[at].job.policy == Policy::Refresh {
                 self.index.remove_record(&record.key);
             }
-            self.index.insert_record(Arc::clone(&record), Source::Memory);
+            self.index.insert_record(Arc::clone(&record), Origin::Memory);
             let job = &self.sequences[at].job;
             let fields = self.sequences[at].family.fields;
             self.history.push(fields, Arc::clone(&job.tokens), job.text);
@@ -143,7 +143,7 @@ impl Engine {
         let extended = computed && length != sequence.prompt();
         let record = extended.then(|| Arc::new(sequence.record(None)));
         if let Some(record) = &record {
-            self.index.insert_record(Arc::clone(record), Source::Memory);
+            self.index.insert_record(Arc::clone(record), Origin::Memory);
         }
         if waits || (computed && (record.is_some() || sequence.unsaved())) {
             let record = record

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use lru::LruCache;
 
 use super::block::{Block, Part};
-use super::key::{BlockKey, End, RecordKey};
+use super::key::{BlockKey, End, RecordKey, common};
 use super::layout::BLOCK;
 use super::record::Record;
 use super::remove::{Chains, Pieces, doomed};
 
 /// Where a hit came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum Origin {
     /// This process computed it or used it before.
     Memory,
     /// First use in this process of something that another process computed.
@@ -60,14 +60,14 @@ struct Entry<T> {
 
 impl<T> Entry<T> {
     /// Where it came from; from now on it is in memory.
-    fn source(&mut self) -> Source {
+    fn source(&mut self) -> Origin {
         let source = self.peek_source();
         self.fresh = false;
         source
     }
 
-    fn peek_source(&self) -> Source {
-        if self.fresh { Source::Disk } else { Source::Memory }
+    fn peek_source(&self) -> Origin {
+        if self.fresh { Origin::Disk } else { Origin::Memory }
     }
 }
 
@@ -134,12 +134,12 @@ impl Index {
     }
 
     /// Where a hit of this block would come from; `None` when it is not here.
-    pub fn source(&self, key: &BlockKey) -> Option<Source> {
+    pub fn source(&self, key: &BlockKey) -> Option<Origin> {
         self.blocks.peek(key).map(Entry::peek_source)
     }
 
     /// Where a hit of this record would come from; `None` when it is not here.
-    pub fn record_source(&self, key: &RecordKey) -> Option<Source> {
+    pub fn record_source(&self, key: &RecordKey) -> Option<Origin> {
         self.records.peek(key).map(Entry::peek_source)
     }
 
@@ -166,31 +166,31 @@ impl Index {
 
     /// Notes a use of a chain, deepest block first, so that leaves are always the oldest of their
     /// chain. Says where each block came from, in chain order.
-    pub fn touch(&mut self, chain: &[Arc<Block>]) -> Vec<Source> {
+    pub fn touch(&mut self, chain: &[Arc<Block>]) -> Vec<Origin> {
         let used = chain.iter().rev().map(|block| match self.blocks.get_mut(&block.key) {
             Some(entry) => entry.source(),
-            None => Source::Memory,
+            None => Origin::Memory,
         });
-        let mut sources: Vec<Source> = used.collect();
+        let mut sources: Vec<Origin> = used.collect();
         sources.reverse();
         sources
     }
 
     /// Notes a use of a record and says where it came from.
-    pub fn touch_record(&mut self, key: &RecordKey) -> Source {
-        self.records.get_mut(key).map_or(Source::Memory, Entry::source)
+    pub fn touch_record(&mut self, key: &RecordKey) -> Origin {
+        self.records.get_mut(key).map_or(Origin::Memory, Entry::source)
     }
 
     /// Adds a block; when one of the same name is here, that one stays and is returned.
     /// Tail records that the block makes needless go.
-    pub fn insert(&mut self, block: Arc<Block>, source: Source) -> Arc<Block> {
+    pub fn insert(&mut self, block: Arc<Block>, source: Origin) -> Arc<Block> {
         if let Some(present) = self.blocks.peek(&block.key) {
             return Arc::clone(&present.value);
         }
         self.weigh(&block, true);
         self.children.entry(block.parent).or_default().push(block.key);
         self.drop_covered_tails(&block);
-        let entry = Entry { value: Arc::clone(&block), fresh: source == Source::Disk };
+        let entry = Entry { value: Arc::clone(&block), fresh: source == Origin::Disk };
         self.blocks.put(block.key, entry);
         block
     }
@@ -205,7 +205,7 @@ impl Index {
     }
 
     /// Adds a record. One with a hidden state is never replaced by one without.
-    pub fn insert_record(&mut self, record: Arc<Record>, source: Source) {
+    pub fn insert_record(&mut self, record: Arc<Record>, source: Origin) {
         if let Some(present) = self.records.peek(&record.key)
             && (present.value.hidden.is_some() || record.hidden.is_none())
         {
@@ -214,7 +214,7 @@ impl Index {
         self.remove_record(&record.key);
         self.record_bytes += record.bytes();
         self.tails.entry(record.last).or_default().push(record.key);
-        let fresh = source == Source::Disk;
+        let fresh = source == Origin::Disk;
         self.records.put(record.key, Entry { value: record, fresh });
     }
 
@@ -269,12 +269,6 @@ impl Index {
     /// Heap bytes of blocks and records.
     pub fn heap_bytes(&self) -> usize {
         self.heap + self.record_bytes
-    }
-
-    /// Bytes of mapped blocks.
-    pub fn mapped_bytes(&self) -> usize {
-        let mapped = |block: &Block| if block.heap_bytes() == 0 { block.bytes() } else { 0 };
-        self.blocks.iter().map(|(_, entry)| mapped(&entry.value)).sum()
     }
 
     /// How many blocks and records there are.
@@ -353,10 +347,6 @@ impl Chains for Index {
     }
 }
 
-fn common(ours: &[u32], theirs: &[u32]) -> usize {
-    ours.iter().zip(theirs).take_while(|(a, b)| a == b).count()
-}
-
 fn unlink<K: std::hash::Hash + Eq, V: PartialEq>(map: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
     if let Some(values) = map.get_mut(key) {
         values.retain(|known| known != value);
@@ -371,7 +361,7 @@ fn unlink<K: std::hash::Hash + Eq, V: PartialEq>(map: &mut HashMap<K, Vec<V>>, k
 mod tests {
     use super::*;
     use crate::kv::key::{Fields, Fingerprint, chain};
-    use crate::sys::memory::Slab;
+    use crate::kv::samples;
 
     const BYTES: usize = 64;
 
@@ -379,18 +369,8 @@ mod tests {
         Fields::default().fingerprint()
     }
 
-    /// The blocks of a prompt, in slabs.
     fn blocks(tokens: &[u32]) -> Vec<Arc<Block>> {
-        let mut slab = Slab::new(BYTES);
-        let mut parent = BlockKey::root(&fingerprint());
-        let (chunks, _) = tokens.as_chunks::<BLOCK>();
-        let block = |(tokens, key): (&[u32; BLOCK], BlockKey)| {
-            let part = Arc::new(Part::Heap(slab.take().unwrap(), BYTES));
-            let block = Block { key, parent, tokens: *tokens, parts: Box::new([part]) };
-            parent = key;
-            Arc::new(block)
-        };
-        chunks.iter().zip(chain(&fingerprint(), tokens)).map(block).collect()
+        samples::blocks(&fingerprint(), tokens, |_| vec![vec![0; BYTES]])
     }
 
     fn index(heap: usize) -> Index {
@@ -399,17 +379,12 @@ mod tests {
 
     fn insert(index: &mut Index, tokens: &[u32]) {
         for block in blocks(tokens) {
-            index.insert(block, Source::Memory);
+            index.insert(block, Origin::Memory);
         }
     }
 
     fn record(tokens: &[u32], hidden: Option<Vec<f32>>) -> Arc<Record> {
-        let keys = chain(&fingerprint(), tokens);
-        let last = keys.last().copied().unwrap_or(BlockKey::root(&fingerprint()));
-        let tail = tokens[keys.len() * BLOCK..].to_vec();
-        let key = RecordKey::new(&fingerprint(), &last, &tail);
-        let length = u32::try_from(tokens.len()).unwrap();
-        Arc::new(Record { key, last, length, rows: vec![], hidden, text: None, tail })
+        Arc::new(samples::record(&fingerprint(), tokens, vec![], hidden))
     }
 
     fn found(index: &Index, tokens: &[u32]) -> usize {
@@ -440,7 +415,7 @@ mod tests {
         asked[20] = 9;
         assert!(matches!(index.lend(&parent, &asked, 31), Some(Lent::Block(_, 20))));
         assert!(matches!(index.lend(&parent, &asked, 5), Some(Lent::Block(_, 5))));
-        index.insert_record(record(&[&tokens[..32], &asked[..25]].concat(), None), Source::Memory);
+        index.insert_record(record(&[&tokens[..32], &asked[..25]].concat(), None), Origin::Memory);
         assert!(matches!(index.lend(&parent, &asked, 31), Some(Lent::Tail(_, 25))));
         assert!(index.lend(&parent, &[99], 31).is_none());
     }
@@ -476,9 +451,9 @@ mod tests {
     fn a_hit_counts_as_disk_once() {
         let mut index = index(1 << 20);
         let tokens: Vec<u32> = (0..32).collect();
-        let block = index.insert(blocks(&tokens).remove(0), Source::Disk);
-        assert_eq!(index.touch(&[Arc::clone(&block)]), [Source::Disk]);
-        assert_eq!(index.touch(&[block]), [Source::Memory]);
+        let block = index.insert(blocks(&tokens).remove(0), Origin::Disk);
+        assert_eq!(index.touch(&[Arc::clone(&block)]), [Origin::Disk]);
+        assert_eq!(index.touch(&[block]), [Origin::Memory]);
     }
 
     fn remove(index: &mut Index, tokens: &[u32]) -> (usize, usize) {
@@ -493,7 +468,7 @@ mod tests {
         let mut other = tokens[..96].to_vec();
         other[40] = 7;
         insert(&mut index, &other);
-        index.insert_record(record(&tokens[..70], Some(vec![])), Source::Memory);
+        index.insert_record(record(&tokens[..70], Some(vec![])), Origin::Memory);
         assert_eq!(remove(&mut index, &tokens[..70]), (3, 1));
         assert_eq!((found(&index, &tokens), found(&index, &other)), (1, 3));
     }
@@ -503,7 +478,7 @@ mod tests {
         let mut index = index(1 << 20);
         let tokens: Vec<u32> = (0..170).collect();
         insert(&mut index, &tokens);
-        index.insert_record(record(&tokens, Some(vec![])), Source::Memory);
+        index.insert_record(record(&tokens, Some(vec![])), Origin::Memory);
         assert_eq!(remove(&mut index, &tokens[..70]), (5, 1));
         assert_eq!(index.counts(), (0, 0));
     }
@@ -514,7 +489,7 @@ mod tests {
         let tokens: Vec<u32> = (0..73).collect();
         insert(&mut index, &tokens);
         for len in [66, 70, 73] {
-            index.insert_record(record(&tokens[..len], Some(vec![])), Source::Memory);
+            index.insert_record(record(&tokens[..len], Some(vec![])), Origin::Memory);
         }
         assert_eq!(remove(&mut index, &tokens[..70]), (0, 2));
         let parent = chain(&fingerprint(), &tokens)[1];
@@ -528,7 +503,7 @@ mod tests {
         let short: Vec<u32> = (0..64).chain(500..510).collect();
         for tokens in [&long, &short] {
             insert(&mut index, tokens);
-            index.insert_record(record(tokens, Some(vec![])), Source::Memory);
+            index.insert_record(record(tokens, Some(vec![])), Origin::Memory);
         }
         assert_eq!(remove(&mut index, &short), (0, 1));
         assert_eq!((found(&index, &long), index.counts()), (5, (5, 1)));
@@ -539,9 +514,9 @@ mod tests {
         let mut index = index(1 << 20);
         let tokens: Vec<u32> = (0..64).collect();
         let (full, tail) = (record(&tokens[..40], Some(vec![1.0])), record(&tokens[..50], None));
-        index.insert_record(Arc::clone(&full), Source::Memory);
-        index.insert_record(record(&tokens[..40], None), Source::Memory);
-        index.insert_record(Arc::clone(&tail), Source::Memory);
+        index.insert_record(Arc::clone(&full), Origin::Memory);
+        index.insert_record(record(&tokens[..40], None), Origin::Memory);
+        index.insert_record(Arc::clone(&tail), Origin::Memory);
         insert(&mut index, &tokens);
         assert!(index.record(&full.key, &tokens[32..40]).unwrap().hidden.is_some());
         assert!(index.record(&tail.key, &tokens[32..50]).is_none());

@@ -149,6 +149,11 @@ pub fn chain(fingerprint: &Fingerprint, tokens: &[u32]) -> Vec<BlockKey> {
     blocks.iter().map(step).collect()
 }
 
+/// How many leading tokens two prompts have in common.
+pub fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
 /// Names a whole prompt: its last block and the ids that fill no block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordKey(pub [u8; 32]);

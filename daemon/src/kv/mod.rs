@@ -18,3 +18,7 @@ pub mod layout;
 pub mod record;
 pub mod remove;
 pub mod seq;
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+pub(crate) mod samples;

@@ -39,7 +39,7 @@ pub(super) struct Entry {
     /// What an engine holds of it.
     pub memory: Option<Held>,
     /// What the store holds of it.
-    pub disk: Option<store::Entry>,
+    pub disk: Option<store::ChainEnd>,
     /// What its family is made from.
     pub fields: Fields,
     /// Where its chain ends.
@@ -192,7 +192,7 @@ impl Daemon {
 }
 
 /// All chain ends on disk whose families are known, most recently used first.
-fn on_disk(store: &store::StoreHandle) -> Vec<(store::Entry, Fields)> {
+fn on_disk(store: &store::StoreHandle) -> Vec<(store::ChainEnd, Fields)> {
     let mut entries = store.list();
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.used_ms));
     let known = entries.into_iter().filter_map(|entry| {

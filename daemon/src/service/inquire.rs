@@ -45,7 +45,6 @@ impl Daemon {
             sum.blocks += report.blocks;
             sum.records += report.records;
             sum.heap_bytes += report.heap_bytes;
-            sum.mapped_bytes += report.mapped_bytes;
             sum.active_bytes += report.active_bytes;
         }
         sum

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use super::contents::{Contents, Found, nanoseconds};
+use super::clock::now;
+use super::contents::{Contents, Found};
 use super::fields;
 use super::history::History;
 use super::mappings::Mappings;
@@ -79,8 +79,6 @@ pub(super) struct Catalogue {
     leaving: HashMap<(ShortKey, Name), u64>,
     /// Quarantined files that no prompt was told of.
     damaged: HashSet<(ShortKey, Name)>,
-    /// Digest files, of families without a directory, too.
-    pub(super) fields_files: usize,
     /// Bytes about to be written.
     pub(super) reserved: u64,
     /// Files whose header is yet to be read, in the order of the background reader.
@@ -106,7 +104,6 @@ impl Catalogue {
             bad: BTreeMap::new(),
             leaving: HashMap::new(),
             damaged: HashSet::new(),
-            fields_files: 0,
             reserved: 0,
             unread: BTreeSet::new(),
             touched: HashSet::new(),
@@ -144,6 +141,12 @@ impl Catalogue {
         self.shelves.iter().map(|(family, shelf)| (*family, shelf))
     }
 
+    /// Families that have a digest file, those without a directory included.
+    pub(super) fn digested(&self) -> Vec<ShortKey> {
+        let with_file = self.shelves.iter().filter(|(_, shelf)| shelf.has_fields_file);
+        with_file.map(|(family, _)| *family).collect()
+    }
+
     pub(super) fn fields(&self, family: ShortKey) -> Option<&Fields> {
         self.shelves.get(&family)?.fields.as_ref()
     }
@@ -156,9 +159,9 @@ impl Catalogue {
         self.entries.iter().map(|(id, entry)| (*id, entry))
     }
 
-    /// Where the block `key` of `shelf` lies, by its full key.
-    pub(super) fn place(&self, shelf: &Shelf, key: &BlockKey) -> Option<Place> {
-        let place = shelf.place(key.short())?;
+    /// Where the block `key` of a family lies, by its full key.
+    pub(super) fn place(&self, fingerprint: &Fingerprint, key: &BlockKey) -> Option<Place> {
+        let place = self.shelf(fingerprint)?.place(key.short())?;
         let contents = self.entries.get(&place.file)?.contents.as_ref()?;
         (contents.keys().get(place.index as usize) == Some(key)).then_some(place)
     }
@@ -184,15 +187,8 @@ impl Catalogue {
     pub(super) fn add(&mut self, family: ShortKey, name: Name) -> FileId {
         let id = FileId(self.next);
         self.next += 1;
-        let entry = Entry {
-            family,
-            name,
-            contents: None,
-            bytes: 0,
-            used: 0,
-            born: None,
-            synced: false,
-        };
+        let entry =
+            Entry { family, name, contents: None, bytes: 0, used: 0, born: None, synced: false };
         self.entries.insert(id, entry);
         self.shelf_mut(family).add(name, id);
         self.unread.insert(id);
@@ -309,7 +305,7 @@ impl Catalogue {
 
     /// A later moment than any before it, in nanoseconds since the epoch.
     pub(super) fn tick(&mut self) -> u64 {
-        self.clock = nanoseconds(SystemTime::now()).max(self.clock + 1);
+        self.clock = now().max(self.clock + 1);
         self.clock
     }
 
@@ -320,7 +316,8 @@ impl Catalogue {
     /// Everything that counts against the disk budget.
     pub(super) fn bytes(&mut self) -> u64 {
         let bad: u64 = self.bad.values().chain(self.leaving.values()).sum();
-        let side = bad + (self.fields_files * fields::LEN) as u64;
+        let digested = self.shelves.values().filter(|shelf| shelf.has_fields_file).count();
+        let side = bad + (digested * fields::LEN) as u64;
         let (_, unlinked) = self.mappings.count();
         self.segment_bytes + self.record_bytes + side + unlinked + self.reserved
     }

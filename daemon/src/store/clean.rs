@@ -43,9 +43,7 @@ impl Shared {
             if let Some(family) = parse_key(text) {
                 self.enter_family(family, &entry.path())?;
             } else if let Some(family) = parse_fields_name(text) {
-                let mut catalogue = self.catalogue();
-                catalogue.shelf_mut(family).has_fields_file = true;
-                catalogue.fields_files += 1;
+                self.catalogue().shelf_mut(family).has_fields_file = true;
             } else if text.ends_with(TEMPORARY) {
                 Collected::default().take(&entry.path());
             }
@@ -83,20 +81,16 @@ impl Shared {
 
     /// Reads the digest files, for the reasons of misses; keeps a bounded number without family.
     pub(super) fn read_fields(&self) {
-        let families: Vec<_> = {
-            let catalogue = self.catalogue();
-            let with_file = catalogue.shelves().filter(|(_, shelf)| shelf.has_fields_file);
-            with_file.map(|(family, shelf)| (family, shelf.is_empty())).collect()
-        };
+        let families = self.catalogue().digested();
         let mut orphans = Vec::new();
-        for (family, is_empty) in families {
+        for family in families {
             let path = self.fields_path(family);
             let read = fs::read(&path).ok().and_then(|bytes| fields::decode(&bytes).ok());
             match read.filter(|(fingerprint, _)| fingerprint.short() == family) {
                 Some((fingerprint, fields)) => self.catalogue().declare(fingerprint, fields),
                 None => self.drop_fields(family),
             }
-            if is_empty {
+            if self.catalogue().shelf_mut(family).is_empty() {
                 let modified = fs::metadata(&path).and_then(|metadata| metadata.modified());
                 orphans.push((modified.unwrap_or(SystemTime::UNIX_EPOCH), family));
             }
@@ -106,13 +100,12 @@ impl Shared {
         orphans[..surplus].iter().for_each(|(_, family)| self.drop_fields(*family));
     }
 
-    fn drop_fields(&self, family: ShortKey) {
-        // One that cannot be removed is tried again at the next start.
+    /// Removes a digest file. The family's next save writes it again.
+    pub(super) fn drop_fields(&self, family: ShortKey) {
+        // One that cannot be removed tells no more than hashes, and is tried again at the next
+        // start.
         let _ = fs::remove_file(self.fields_path(family));
-        let mut catalogue = self.catalogue();
-        if std::mem::take(&mut catalogue.shelf_mut(family).has_fields_file) {
-            catalogue.fields_files -= 1;
-        }
+        self.catalogue().shelf_mut(family).has_fields_file = false;
     }
 
     /// Removes the directories of other format versions.
@@ -167,7 +160,7 @@ impl Shared {
         gone.iter().for_each(|path| _ = catalogue.bad.remove(path));
     }
 
-    pub(super) fn clean_dir(&self, family: ShortKey, all: bool) -> Collected {
+    fn clean_dir(&self, family: ShortKey, all: bool) -> Collected {
         let dir = self.dir(family);
         let mut collected = Collected::default();
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {

@@ -84,8 +84,18 @@ impl<'a> Decoder<'a> {
     }
 }
 
+/// Bytes of a checksum.
+pub(super) const SUM: usize = 32;
+
+/// What lies before the checksum that ends the first `len` of `bytes`, which it must fit.
+pub(super) fn summed(bytes: &[u8], len: usize) -> Result<&[u8], Damage> {
+    let short = Damage::Short { found: bytes.len() as u64, needed: len as u64 };
+    let (covered, sum) = bytes.get(..len).ok_or(short)?.split_at(len - SUM);
+    if checksum(covered) == *sum { Ok(covered) } else { Err(Damage::HeaderSum) }
+}
+
 /// The checksum of everything on disk: blake3, in full.
-pub(super) fn checksum(bytes: &[u8]) -> [u8; 32] {
+pub(super) fn checksum(bytes: &[u8]) -> [u8; SUM] {
     *blake3::hash(bytes).as_bytes()
 }
 

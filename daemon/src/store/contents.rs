@@ -3,8 +3,8 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::clock::nanoseconds;
 use super::damage::{Damage, Fault};
 use super::name::Name;
 use super::{head_digest, record, segment};
@@ -23,7 +23,7 @@ pub(super) struct Run {
     pub(super) fingerprint: Fingerprint,
     pub(super) parent: BlockKey,
     /// The tokens of the first block.
-    pub(super) head: BlockTokens,
+    pub(super) first: BlockTokens,
     pub(super) keys: Box<[BlockKey]>,
 }
 
@@ -66,7 +66,7 @@ impl Contents {
     pub(super) fn marks(&self) -> Vec<Digest> {
         let first = self.parent() == BlockKey::root(&self.fingerprint());
         match self {
-            Self::Segment(run) => first.then(|| head_digest(&run.head)).into_iter().collect(),
+            Self::Segment(run) => first.then(|| head_digest(&run.first)).into_iter().collect(),
             Self::Record(head) => {
                 let start = first.then(|| head_digest(&head.tail));
                 start.into_iter().chain(head.text).collect()
@@ -81,7 +81,7 @@ impl From<&segment::Header> for Contents {
         Self::Segment(Run {
             fingerprint: header.fingerprint,
             parent: first.parent,
-            head: first.tokens,
+            first: first.tokens,
             keys: header.blocks.iter().map(|block| block.key).collect(),
         })
     }
@@ -120,11 +120,4 @@ pub(super) fn expect_name(name: Name, contents: Name) -> Result<(), Damage> {
 fn expect_family(expected: ShortKey, found: &Fingerprint) -> Result<(), Damage> {
     let found = found.short();
     if found == expected { Ok(()) } else { Err(Damage::Foreign { found, expected }) }
-}
-
-/// Nanoseconds since the epoch; times before it and after now are clamped.
-pub(super) fn nanoseconds(time: SystemTime) -> u64 {
-    let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let nanoseconds = since(time).min(since(SystemTime::now())).as_nanos();
-    u64::try_from(nanoseconds).unwrap_or(u64::MAX)
 }

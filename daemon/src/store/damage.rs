@@ -6,7 +6,7 @@ use crate::kv::key::ShortKey;
 
 /// What is wrong with the bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
+pub(super) enum Damage {
     /// The file ends too early.
     #[error("the file has {found} bytes, {needed} are needed")]
     Short {
@@ -110,8 +110,8 @@ pub(super) enum Fault {
     #[error("the file is damaged: {0}")]
     Damaged(#[from] Damage),
     /// As many segments are mapped, and in use, as may be.
-    #[error("{0} segments are mapped and in use")]
-    Mappings(usize),
+    #[error("no more segments may be mapped, and all are in use")]
+    Mappings,
 }
 
 impl From<io::Error> for Fault {

@@ -9,14 +9,13 @@
 //!         32  blake3 of everything before
 //! ```
 
-use super::coding::{Decoder, Encoder, checksum, expect_kind};
+use super::coding::{Decoder, Encoder, SUM, expect_kind, summed};
 use super::damage::Damage;
-use super::segment::VERSION;
+use super::name::VERSION;
 use crate::kv::key::{Digest, Field, Fields, Fingerprint};
 
 const MAGIC: [u8; 8] = *b"tgkv-fld";
 const TAG: usize = 16;
-const SUM: usize = 32;
 
 /// Bytes of every digest file.
 pub(super) const LEN: usize = 48 + Fields::ALL.len() * (TAG + 32) + SUM;
@@ -36,12 +35,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Fingerprint, Fields), Damage> {
     if bytes.len() != LEN {
         return Err(Damage::Length { found: bytes.len() as u64, said: LEN as u64 });
     }
-    let (covered, sum) = bytes.split_at(LEN - SUM);
-    let mut from = Decoder::new(covered);
+    let mut from = Decoder::new(bytes);
     expect_kind(&mut from, MAGIC, VERSION)?;
-    if checksum(covered) != *sum {
-        return Err(Damage::HeaderSum);
-    }
+    summed(bytes, LEN)?;
     if from.u32()? as usize != Fields::ALL.len() {
         return Err(Damage::Field("fields"));
     }
@@ -67,6 +63,7 @@ fn tag(field: Field) -> [u8; TAG] {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::store::coding::checksum;
 
     fn fields() -> Fields {
         let mut fields = Fields::default();

@@ -13,8 +13,7 @@ use super::damage::Fault;
 use super::loader::Walk;
 use super::segment::Header;
 use super::shared::Shared;
-use super::shelf::common;
-use crate::kv::key::{BlockKey, BlockTokens, Fingerprint, RecordKey};
+use crate::kv::key::{BlockKey, BlockTokens, Fingerprint, RecordKey, common};
 
 /// What the disk seems to have of a prompt.
 #[derive(Debug, Default)]
@@ -96,7 +95,7 @@ impl Catalogue {
         rest: &[u32],
     ) -> Option<Vec<u32>> {
         let shelf = self.shelf(fingerprint)?;
-        let place = self.place(shelf, &last);
+        let place = self.place(fingerprint, &last);
         let mapping = place.and_then(|place| Some((place, self.mappings.peek(place.file)?)));
         let in_run = mapping.and_then(|(place, mapping)| {
             Some(mapping.header.blocks.get(place.index as usize + 1)?.tokens.to_vec())

@@ -1,47 +1,20 @@
 //! The store as everyone else sees it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Sender};
 
 use super::clean::Collected;
 use super::glimpse::Glimpse;
+use super::loader::{Job, Loader};
 use super::promise::Promise;
 use super::remove::{Removed, Target};
 use super::shared::Shared;
 use super::stats::Stats;
 use super::verify::Verified;
 use super::writer::{Order, Queued};
-use super::{Entry, Family, Lookalike, Relative, Restore, Restored, Save};
+use super::{ChainEnd, Family, Lookalike, Relative, Restore, Restored, Save};
 use crate::kv::key::{BlockKey, End, Fields, Fingerprint, RecordKey};
-
-/// Headers that the survey reads before it lets prompts go first.
-const SURVEY: usize = 64;
-
-/// What a loader is asked to do.
-pub(super) enum Job {
-    Restore(Box<Restore>, Promise<Restored>),
-    Glimpse(Box<Restore>, Promise<Glimpse>),
-    /// Read the headers of a few files, and come back for more.
-    Survey,
-    Close,
-}
-
-/// The way to a loader thread.
-#[derive(Debug, Clone)]
-pub(super) struct Loader {
-    pub(super) jobs: Sender<Job>,
-    /// Prompts that wait for it.
-    pub(super) waiting: Arc<AtomicUsize>,
-}
-
-impl Loader {
-    pub(super) fn send(&self, job: Job) {
-        // A loader that is gone has no use for a job.
-        let _ = self.jobs.send(job);
-    }
-}
 
 /// A cheap, cloneable way to the disk tier.
 #[derive(Debug, Clone)]
@@ -70,7 +43,7 @@ impl StoreHandle {
 
     /// Whether a loader would find anything useful; `record` is the key of the whole prompt's
     /// record. One look at the catalogue.
-    pub fn may_have(&self, asked: &Restore, record: Option<RecordKey>) -> bool {
+    pub fn may_have(&self, asked: &Restore, record: RecordKey) -> bool {
         self.shared.catalogue().may_have(asked, record)
     }
 
@@ -135,30 +108,15 @@ impl StoreHandle {
     }
 
     /// All chain ends. May read headers: call it off the runtime.
-    pub fn list(&self) -> Vec<Entry> {
+    pub fn list(&self) -> Vec<ChainEnd> {
         self.shared.list()
-    }
-
-    /// The chain ends whose key begins with these hexadecimal digits. May read headers.
-    pub fn find(&self, prefix: &str) -> Vec<Entry> {
-        let mut entries = self.list();
-        entries.retain(|entry| entry.key.to_string().starts_with(prefix));
-        entries
-    }
-
-    /// The chain end called `key`. May read headers.
-    pub fn get(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<Entry> {
-        let mut entries = self.list().into_iter();
-        entries.find(|entry| entry.fingerprint == *fingerprint && entry.key == *key)
     }
 
     /// Which of these blocks of a family the disk holds, as far as headers were read. One look at
     /// the catalogue.
     pub fn holds(&self, fingerprint: &Fingerprint, keys: &[BlockKey]) -> Vec<bool> {
         let catalogue = self.shared.catalogue();
-        let shelf = catalogue.shelf(fingerprint);
-        let holds = |key| shelf.is_some_and(|shelf| catalogue.place(shelf, key).is_some());
-        keys.iter().map(holds).collect()
+        keys.iter().map(|key| catalogue.place(fingerprint, key).is_some()).collect()
     }
 
     /// The token ids of the chain that ends with `key`. Reads headers.
@@ -170,11 +128,6 @@ impl StoreHandle {
     /// saved before. Waits for the disk.
     pub fn remove(&self, fingerprint: &Fingerprint, end: &End) -> Removed {
         self.order_removal(Target::Chain(*fingerprint, end.clone()))
-    }
-
-    /// Removes everything of a family. Waits for the disk.
-    pub fn remove_family(&self, fingerprint: &Fingerprint) -> Removed {
-        self.order_removal(Target::Family(*fingerprint))
     }
 
     /// Removes everything. Waits for the disk.
@@ -218,28 +171,5 @@ impl StoreHandle {
         let (reply, answer) = mpsc::channel();
         self.orders.send(order(reply)).ok()?;
         answer.recv().ok()
-    }
-}
-
-/// A loader's thread: serves prompts, and surveys the disk in between.
-pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
-        match job {
-            Job::Restore(asked, reply) => {
-                itself.waiting.fetch_sub(1, Ordering::Relaxed);
-                let late = shared.closing.get().is_some_and(|deadline| Instant::now() > *deadline);
-                reply.keep(if late { Restored::default() } else { shared.restore(&asked) });
-            }
-            Job::Glimpse(asked, reply) => {
-                itself.waiting.fetch_sub(1, Ordering::Relaxed);
-                reply.keep(shared.glimpse(&asked));
-            }
-            Job::Survey => {
-                if shared.closing.get().is_none() && shared.read_some_headers(SURVEY) {
-                    itself.send(Job::Survey);
-                }
-            }
-            Job::Close => break,
-        }
     }
 }

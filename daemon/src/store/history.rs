@@ -50,13 +50,6 @@ impl History {
         }
     }
 
-    /// Everything under `family` was removed on request.
-    pub(super) fn remove_family(&mut self, family: ShortKey) {
-        for (_, sightings) in self.0.iter_mut() {
-            sightings.retain(|sighting| sighting.family != family);
-        }
-    }
-
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.0.clear();

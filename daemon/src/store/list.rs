@@ -5,7 +5,7 @@
 
 use std::fs::File;
 
-use super::Entry;
+use super::ChainEnd;
 use super::catalogue::{Catalogue, FileId};
 use super::contents::Contents;
 use super::damage::Fault;
@@ -16,7 +16,7 @@ use crate::kv::layout::BLOCK;
 
 impl Shared {
     /// All chain ends that are whole. Reads headers that nobody has read yet.
-    pub(super) fn list(&self) -> Vec<Entry> {
+    pub(super) fn list(&self) -> Vec<ChainEnd> {
         self.read_all_headers();
         let ids: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         // The lock is let go between entries: a long list must not hold up an engine.
@@ -31,7 +31,7 @@ impl Shared {
         let mut tokens = Vec::new();
         for (id, blocks) in chain.segments.iter().filter(|_| chain.whole) {
             let header = self.header(*id).inspect_err(|fault| self.report(*id, fault)).ok()?;
-            tokens.extend(header.blocks.iter().take(*blocks).flat_map(|head| head.tokens));
+            tokens.extend(header.blocks.iter().take(*blocks).flat_map(|block| block.tokens));
         }
         tokens.extend(end.tail);
         chain.whole.then_some(tokens)
@@ -51,7 +51,7 @@ impl Catalogue {
     }
 
     /// What the list says of the chain that the file ends; `None` when it ends none.
-    fn describe(&self, id: FileId) -> Option<Entry> {
+    fn describe(&self, id: FileId) -> Option<ChainEnd> {
         let (key, end) = self.end_of(id)?;
         let entry = self.entry(id)?;
         let contents = entry.contents.as_ref()?;
@@ -66,7 +66,7 @@ impl Catalogue {
             Contents::Segment(_) => (0, false),
         };
         let shares = chain.segments.iter().map(|(id, blocks)| self.share(*id, *blocks));
-        Some(Entry {
+        Some(ChainEnd {
             key,
             fingerprint,
             tokens: u32::try_from(blocks * BLOCK + end.tail.len()).unwrap_or(u32::MAX),

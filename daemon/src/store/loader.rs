@@ -7,19 +7,24 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use super::catalogue::FileId;
 use super::contents::expect_name;
 use super::damage::{Damage, Fault};
+use super::glimpse::Glimpse;
 use super::mappings::Mapping;
 use super::name::Name;
+use super::promise::Promise;
 use super::room::waits;
 use super::segment::{self, Header};
 use super::shared::Shared;
-use super::shelf::{Branches, common};
+use super::shelf::Branches;
 use super::{Restore, Restored, record};
 use crate::kv::block::{Block, Part};
-use crate::kv::key::{BlockKey, RecordKey};
+use crate::kv::key::{BlockKey, RecordKey, common};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
 use crate::kv::seq::tail_bytes;
@@ -29,6 +34,55 @@ use crate::sys::mmap::Map;
 const CANDIDATES: usize = 32;
 /// Damaged relatives after which no further one is tried.
 const ATTEMPTS: usize = 4;
+/// Headers that the survey reads before it lets prompts go first.
+const SURVEY: usize = 64;
+
+/// What a loader is asked to do.
+pub(super) enum Job {
+    Restore(Box<Restore>, Promise<Restored>),
+    Glimpse(Box<Restore>, Promise<Glimpse>),
+    /// Read the headers of a few files, and come back for more.
+    Survey,
+    Close,
+}
+
+/// The way to a loader thread.
+#[derive(Debug, Clone)]
+pub(super) struct Loader {
+    pub(super) jobs: Sender<Job>,
+    /// Prompts that wait for it.
+    pub(super) waiting: Arc<AtomicUsize>,
+}
+
+impl Loader {
+    pub(super) fn send(&self, job: Job) {
+        // A loader that is gone has no use for a job.
+        let _ = self.jobs.send(job);
+    }
+}
+
+/// A loader's thread: serves prompts, and surveys the disk in between.
+pub(super) fn serve(shared: &Shared, itself: &Loader, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Restore(asked, reply) => {
+                itself.waiting.fetch_sub(1, Ordering::Relaxed);
+                let late = shared.closing.get().is_some_and(|deadline| Instant::now() > *deadline);
+                reply.keep(if late { Restored::default() } else { shared.restore(&asked) });
+            }
+            Job::Glimpse(asked, reply) => {
+                itself.waiting.fetch_sub(1, Ordering::Relaxed);
+                reply.keep(shared.glimpse(&asked));
+            }
+            Job::Survey => {
+                if shared.closing.get().is_none() && shared.read_some_headers(SURVEY) {
+                    itself.send(Job::Survey);
+                }
+            }
+            Job::Close => break,
+        }
+    }
+}
 
 impl Shared {
     /// Finds everything that helps with a prompt.
@@ -70,7 +124,7 @@ impl Shared {
         let mut asked_back = None;
         loop {
             match self.keep(id, Arc::clone(&mapping)) {
-                Err(Fault::Mappings(_))
+                Err(Fault::Mappings)
                     if waits(*asked_back.get_or_insert_with(|| self.ask_back_mappings())) => {}
                 kept => return kept,
             }
@@ -86,8 +140,10 @@ impl Shared {
         if catalogue.entry(id).is_none() {
             return Err(Fault::Gone);
         }
-        catalogue.mappings.keep(id, Arc::clone(&mapping)).map_err(Fault::Mappings)?;
-        Ok(mapping)
+        match catalogue.mappings.keep(id, Arc::clone(&mapping)) {
+            true => Ok(mapping),
+            false => Err(Fault::Mappings),
+        }
     }
 }
 
@@ -113,11 +169,11 @@ pub(super) fn verified(mapping: &Mapping, index: usize) -> Result<Arc<Block>, Fa
 
 /// Block `index` of a mapping, whose bytes are known to be right.
 pub(super) fn mapped(mapping: &Mapping, index: usize) -> Block {
-    let head = &mapping.header.blocks[index];
+    let entry = &mapping.header.blocks[index];
     let part =
         |extent: &segment::Extent| Arc::new(Part::Mapped(Arc::clone(&mapping.map), extent.range()));
-    let (key, parent, tokens) = (head.key, head.parent, head.tokens);
-    Block { key, parent, tokens, parts: head.parts.iter().map(part).collect() }
+    let (key, parent, tokens) = (entry.key, entry.parent, entry.tokens);
+    Block { key, parent, tokens, parts: entry.parts.iter().map(part).collect() }
 }
 
 /// The search for one prompt.
@@ -160,9 +216,8 @@ impl<'a> Walk<'a> {
     }
 
     fn look(&self, key: BlockKey) -> Option<FileId> {
-        let catalogue = self.shared.catalogue();
-        let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
-        catalogue.place(shelf, &key).map(|place| place.file)
+        let place = self.shared.catalogue().place(&self.asked.family.fingerprint, &key);
+        place.map(|place| place.file)
     }
 
     fn promising(&self) -> Vec<FileId> {
@@ -175,13 +230,13 @@ impl<'a> Walk<'a> {
     fn take_run(&mut self, id: FileId) -> Result<(), Fault> {
         let mapping = self.shared.mapping(id)?;
         self.expect_family(&mapping)?;
-        let heads = &mapping.header.blocks;
-        let start = heads.iter().position(|head| head.key == self.asked.keys[self.at]);
-        for (index, head) in heads.iter().enumerate().skip(start.ok_or(Fault::Gone)?) {
-            if self.asked.keys.get(self.at) != Some(&head.key) {
+        let entries = &mapping.header.blocks;
+        let start = entries.iter().position(|entry| entry.key == self.asked.keys[self.at]);
+        for (index, entry) in entries.iter().enumerate().skip(start.ok_or(Fault::Gone)?) {
+            if self.asked.keys.get(self.at) != Some(&entry.key) {
                 break;
             }
-            if !self.asked.rest(self.at).starts_with(&head.tokens) {
+            if !self.asked.rest(self.at).starts_with(&entry.tokens) {
                 return Err(Damage::Tokens(index).into());
             }
             self.found.blocks.push(verified(&mapping, index)?);
@@ -230,9 +285,7 @@ impl<'a> Walk<'a> {
 
     /// The place after `parent` in the same segment, which may be its end.
     pub(super) fn behind(&self, parent: BlockKey) -> Option<(FileId, usize)> {
-        let catalogue = self.shared.catalogue();
-        let shelf = catalogue.shelf(&self.asked.family.fingerprint)?;
-        let place = catalogue.place(shelf, &parent)?;
+        let place = self.shared.catalogue().place(&self.asked.family.fingerprint, &parent)?;
         Some((place.file, place.index as usize + 1))
     }
 
@@ -327,6 +380,6 @@ impl<'a> Walk<'a> {
         self.found.corrupt |= matches!(fault, Fault::Damaged(_));
         self.found.io_error |= matches!(fault, Fault::Io(_));
         self.shared.report(id, fault);
-        matches!(fault, Fault::Io(_) | Fault::Mappings(_))
+        matches!(fault, Fault::Io(_) | Fault::Mappings)
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Chain {
 impl Catalogue {
     /// Whether a loader would find anything that helps, as far as names and headers already read
     /// tell; `record` is the key of the whole prompt's record.
-    pub(super) fn may_have(&self, asked: &Restore, record: Option<RecordKey>) -> bool {
+    pub(super) fn may_have(&self, asked: &Restore, record: RecordKey) -> bool {
         let Some(shelf) = self.shelf(&asked.family.fingerprint) else { return false };
         let (last, rest) = (asked.parent(asked.from), asked.rest(asked.from));
         let lends = |branches: &Branches| {
@@ -30,20 +30,20 @@ impl Catalogue {
                 || branches.nearest_block(rest).is_some()
                 || branches.nearest_tail(rest).is_some()
         };
-        let has_record = |key: RecordKey| {
-            let name = Name::Record { last: last.short(), key: key.short() };
-            asked.from == asked.keys.len() && shelf.by_name(&name).is_some()
-        };
+        let name = Name::Record { last: last.short(), key: record.short() };
+        let has_record = asked.from == asked.keys.len() && shelf.by_name(&name).is_some();
         self.may_have_next(shelf, asked)
             || shelf.branches(last.short()).is_some_and(lends)
-            || self.place(shelf, &last).is_some_and(|place| !self.is_last(place))
-            || record.is_some_and(has_record)
+            || self
+                .place(&asked.family.fingerprint, &last)
+                .is_some_and(|place| !self.is_last(place))
+            || has_record
     }
 
     /// Whether the first block that the asker lacks is there, or was and is damaged.
     fn may_have_next(&self, shelf: &Shelf, asked: &Restore) -> bool {
         let Some(key) = asked.keys.get(asked.from) else { return false };
-        self.place(shelf, key).is_some()
+        self.place(&asked.family.fingerprint, key).is_some()
             || !self.promising(shelf, &asked.keys, asked.from).is_empty()
             || !self.damaged_at(&asked.family.fingerprint, &asked.keys, asked.from).is_empty()
     }
@@ -57,11 +57,10 @@ impl Catalogue {
     /// The segments from the chain's root to the block `last`.
     pub(super) fn chain(&self, fingerprint: &Fingerprint, last: BlockKey) -> Chain {
         let mut chain = Chain::default();
-        let Some(shelf) = self.shelf(fingerprint) else { return chain };
         let root = BlockKey::root(fingerprint);
         let mut next = last;
         while next != root {
-            let Some(place) = self.place(shelf, &next) else { break };
+            let Some(place) = self.place(fingerprint, &next) else { break };
             let Some(contents) = self.entry(place.file).and_then(|entry| entry.contents.as_ref())
             else {
                 break;
@@ -110,8 +109,8 @@ impl Catalogue {
             _ => false,
         };
         let starting_at = |start: usize| {
-            let heads = shelf.heads(chain[start].short()).iter();
-            heads.copied().filter(move |id| covers(id, start))
+            let files = shelf.starts(chain[start].short()).iter();
+            files.copied().filter(move |id| covers(id, start))
         };
         (0..=at).rev().flat_map(starting_at).collect()
     }

@@ -70,18 +70,15 @@ impl Mappings {
         self.live.get(&id)?.upgrade()
     }
 
-    /// Keeps a mapping.
-    ///
-    /// # Errors
-    /// The number of mappings when all are in use and there is no room.
-    pub(super) fn keep(&mut self, id: FileId, mapping: Arc<Mapping>) -> Result<(), usize> {
+    /// Keeps a mapping. `false` when there is no room and all others are in use.
+    pub(super) fn keep(&mut self, id: FileId, mapping: Arc<Mapping>) -> bool {
         let known = self.find_map(id).is_some_and(|map| Arc::ptr_eq(&map, &mapping.map));
-        if !known {
-            self.make_room()?;
+        let kept = known || self.make_room();
+        if kept {
+            self.live.insert(id, Arc::downgrade(&mapping.map));
+            self.kept.put(id, mapping);
         }
-        self.live.insert(id, Arc::downgrade(&mapping.map));
-        self.kept.put(id, mapping);
-        Ok(())
+        kept
     }
 
     /// The file is gone. Its bytes count until nobody maps it.
@@ -120,19 +117,19 @@ impl Mappings {
         maps.map(|map| map.len() as u64).sum()
     }
 
-    fn make_room(&mut self) -> Result<(), usize> {
+    fn make_room(&mut self) -> bool {
         if self.live.len() + self.unlinked.len() < self.limit {
-            return Ok(());
+            return true;
         }
         let (mut alive, _) = self.count();
         while alive >= self.limit {
             let unused = self.kept.iter().rev().find(|(_, mapping)| !used_elsewhere(mapping));
-            let id = unused.map(|(id, _)| *id).ok_or(alive)?;
+            let Some(id) = unused.map(|(id, _)| *id) else { return false };
             self.kept.pop(&id);
             self.live.remove(&id);
             alive -= 1;
         }
-        Ok(())
+        true
     }
 }
 
@@ -165,10 +162,10 @@ mod tests {
     fn the_least_recently_used_mapping_makes_room() {
         let (file, mut mappings) = (file(), Mappings::new(2));
         for id in 0..2 {
-            mappings.keep(FileId(id), mapping(&file)).unwrap();
+            assert!(mappings.keep(FileId(id), mapping(&file)));
         }
         assert!(mappings.find(FileId(0)).is_some());
-        mappings.keep(FileId(2), mapping(&file)).unwrap();
+        assert!(mappings.keep(FileId(2), mapping(&file)));
         assert!(mappings.find(FileId(1)).is_none());
         assert_eq!(mappings.count().0, 2);
     }
@@ -176,23 +173,23 @@ mod tests {
     #[test]
     fn a_mapping_in_use_is_not_closed_and_a_newcomer_is_refused_when_all_are() {
         let (file, mut mappings) = (file(), Mappings::new(1));
-        mappings.keep(FileId(0), mapping(&file)).unwrap();
+        assert!(mappings.keep(FileId(0), mapping(&file)));
         let user = Arc::clone(&mappings.find(FileId(0)).unwrap().map);
         assert!(mappings.in_use(FileId(0)));
-        assert_eq!(mappings.keep(FileId(1), mapping(&file)), Err(1));
+        assert!(!mappings.keep(FileId(1), mapping(&file)));
         drop(user);
         assert!(!mappings.in_use(FileId(0)));
-        assert_eq!(mappings.keep(FileId(1), mapping(&file)), Ok(()));
+        assert!(mappings.keep(FileId(1), mapping(&file)));
     }
 
     #[test]
     fn an_unlinked_file_counts_until_nobody_maps_it() {
         let (file, mut mappings) = (file(), Mappings::new(1));
-        mappings.keep(FileId(0), mapping(&file)).unwrap();
+        assert!(mappings.keep(FileId(0), mapping(&file)));
         let user = Arc::clone(&mappings.find(FileId(0)).unwrap().map);
         mappings.unlink(FileId(0), 4);
         assert_eq!((mappings.count(), mappings.bytes()), ((1, 4), 4));
-        assert_eq!(mappings.keep(FileId(1), mapping(&file)), Err(1));
+        assert!(!mappings.keep(FileId(1), mapping(&file)));
         drop(user);
         assert_eq!(mappings.count(), (0, 0));
     }

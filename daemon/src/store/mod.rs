@@ -57,6 +57,7 @@ mod stats;
 mod verify;
 
 // What the threads share.
+mod clock;
 mod promise;
 mod shared;
 
@@ -74,7 +75,6 @@ mod damage;
 mod tests;
 
 pub use clean::Collected;
-pub use damage::Damage;
 pub use glimpse::{Glimpse, Glimpsed};
 pub use handle::StoreHandle;
 pub use open::{OpenError, StoreThreads, open};
@@ -223,9 +223,9 @@ pub fn text_digest(text: &str) -> Digest {
     Digest::of("text", text.as_bytes())
 }
 
-/// One chain end, as `cache ls` lists it.
+/// A chain end on the disk, as `cache ls` lists it.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct ChainEnd {
     /// The prompt key.
     pub key: RecordKey,
     /// Under which family.

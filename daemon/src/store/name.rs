@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use crate::kv::key::ShortKey;
 
+/// The version of this format: of segments, records and digest files.
+pub(super) const VERSION: u32 = 1;
 /// The directory of this format version inside the cache directory.
 pub(super) const VERSION_DIR: &str = "v1";
 /// The lock file inside the cache directory.

@@ -1,9 +1,7 @@
 //! Opening a cache directory: one owner, one readdir, three threads.
 
-use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Sender};
@@ -11,12 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::Settings;
-use super::handle::{Job, Loader, StoreHandle, serve};
+use super::handle::StoreHandle;
+use super::loader::{Job, Loader, serve};
 use super::name::LOCK;
-use super::publish::make_dir;
 use super::shared::{Shared, Tuning};
 use super::writer::{self, Order};
-use crate::sys::lock::{Holder, LockError, LockFile};
+use crate::sys::directory::{self, DirectoryError};
+use crate::sys::lock::{LockError, LockFile};
 
 /// Loader threads: one may wait for a slow disk while the other serves.
 const LOADERS: usize = 2;
@@ -24,38 +23,12 @@ const LOADERS: usize = 2;
 /// Why a cache directory could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It is not there and cannot be made.
-    #[error("cannot create the cache directory {}: {source}", dir.display())]
-    Create {
-        /// The directory.
-        dir: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Something else has its name.
-    #[error("the cache directory {} is not a directory", dir.display())]
-    NotADirectory {
-        /// The path.
-        dir: PathBuf,
-    },
-    /// It belongs to somebody else.
-    #[error("the cache directory {} belongs to user {owner}, this is user {user}", dir.display())]
-    Foreign {
-        /// The directory.
-        dir: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// This process's user.
-        user: u32,
-    },
-    /// Another daemon uses it.
-    #[error("the cache directory {} is used by {}", dir.display(), name(holder.as_ref()))]
-    Held {
-        /// The directory.
-        dir: PathBuf,
-        /// Who, as far as the lock file tells.
-        holder: Option<Holder>,
-    },
+    /// It is not, and cannot be made, this user's alone.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// Another daemon uses it, or nobody can tell.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// It cannot be used.
     #[error("cannot use the cache directory {}: {doing}: {source}", dir.display())]
     Unusable {
@@ -66,10 +39,6 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
-}
-
-fn name(holder: Option<&Holder>) -> String {
-    holder.map_or_else(|| "another process".to_owned(), Holder::to_string)
 }
 
 /// The threads of a store and its lock. Dropping it writes what is queued, within a bound, stops
@@ -100,38 +69,12 @@ pub(super) fn open_tuned(
         let dir = dir.clone();
         move |source| OpenError::Unusable { dir, doing, source }
     };
-    own(&dir)?;
-    let lock = lock(&dir, &settings.socket)?;
+    directory::own(&dir)?;
+    let lock = LockFile::acquire(&dir.join(LOCK), &settings.socket)?;
     let shared = Arc::new(Shared::new(settings, tuning));
-    make_dir(shared.root()).map_err(unusable("creating the version's directory"))?;
+    directory::make(shared.root()).map_err(unusable("creating the version's directory"))?;
     shared.enter_names().map_err(unusable("listing it"))?;
     start(&shared, lock).map_err(unusable("starting threads"))
-}
-
-/// Makes the directory ours alone.
-fn own(dir: &Path) -> Result<(), OpenError> {
-    let create = |source| OpenError::Create { dir: dir.to_owned(), source };
-    make_dir(dir).map_err(create)?;
-    let metadata = fs::metadata(dir).map_err(create)?;
-    if !metadata.is_dir() {
-        return Err(OpenError::NotADirectory { dir: dir.to_owned() });
-    }
-    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
-    if owner != user {
-        return Err(OpenError::Foreign { dir: dir.to_owned(), owner, user });
-    }
-    if metadata.mode() & 0o077 != 0 {
-        fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(create)?;
-    }
-    Ok(())
-}
-
-fn lock(dir: &Path, socket: &Path) -> Result<LockFile, OpenError> {
-    let dir = dir.to_owned();
-    LockFile::acquire(&dir.join(LOCK), socket).map_err(|error| match error {
-        LockError::Held { holder, .. } => OpenError::Held { dir, holder },
-        LockError::Io { source, .. } => OpenError::Unusable { dir, doing: "locking it", source },
-    })
 }
 
 fn start(shared: &Arc<Shared>, lock: LockFile) -> io::Result<(StoreHandle, StoreThreads)> {

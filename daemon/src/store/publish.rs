@@ -4,9 +4,9 @@
 //! leaves is a temporary file, which the next start removes, or, when nobody synced, a file whose
 //! bytes did not reach the disk, which fails its checksum.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use super::shelf::Precedence;
 use super::{Family, fields, record};
 use crate::kv::block::Block;
 use crate::kv::key::ShortKey;
+use crate::sys::directory;
 use crate::sys::mmap::Map;
 
 /// Why something was not written.
@@ -85,9 +86,7 @@ impl Shared {
             Arc::new(mapping)
         });
         let id = self.enter(family, name, contents, file.metadata()?.len(), sync);
-        let keep = |mapping: &Arc<Mapping>| {
-            self.catalogue().mappings.keep(id, Arc::clone(mapping)).is_ok()
-        };
+        let keep = |mapping: &Arc<Mapping>| self.catalogue().mappings.keep(id, Arc::clone(mapping));
         Ok(Published { id, mapping: mapping.filter(keep) })
     }
 
@@ -116,9 +115,7 @@ impl Shared {
         self.write_temporary(&path, false, |file| self.write_at(file, &bytes, 0))?;
         self.give_name(&path, bytes.len() as u64, false)?;
         drop(reserved);
-        let mut catalogue = self.catalogue();
-        catalogue.shelf_mut(short).has_fields_file = true;
-        catalogue.fields_files += 1;
+        self.catalogue().shelf_mut(short).has_fields_file = true;
         Ok(())
     }
 
@@ -155,7 +152,7 @@ impl Shared {
         let path = self.path(family, name);
         let written = match self.write_temporary(&path, sync, &fill) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_dir(&self.dir(family))?;
+                directory::make(&self.dir(family))?;
                 if sync {
                     sync_dir(self.root())?;
                 }
@@ -205,8 +202,8 @@ impl Shared {
     fn write_segment(&self, file: &File, header: &Header, blocks: &[Arc<Block>]) -> io::Result<()> {
         self.write_at(file, &header.encode(), 0)?;
         for part in 0..blocks[0].parts.len() {
-            for (block, head) in blocks.iter().zip(&header.blocks) {
-                self.write_at(file, block.parts[part].bytes(), head.parts[part].offset())?;
+            for (block, entry) in blocks.iter().zip(&header.blocks) {
+                self.write_at(file, block.parts[part].bytes(), entry.parts[part].offset())?;
             }
         }
         // The padding of the last part, which nothing follows.
@@ -220,14 +217,6 @@ impl Shared {
             return Err(io::ErrorKind::StorageFull.into());
         }
         file.write_all_at(bytes, offset)
-    }
-}
-
-/// Creates a directory that only its owner may enter.
-pub(super) fn make_dir(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        done => done,
     }
 }
 

@@ -25,10 +25,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::coding::{Decoder, Encoder, checksum, expect_kind};
+use super::coding::{Decoder, Encoder, SUM, checksum, expect_kind, summed};
 use super::damage::{Damage, Fault};
-use super::name::Name;
-use super::segment::VERSION;
+use super::name::{Name, VERSION};
 use crate::kv::key::{BlockKey, Digest, Fingerprint, RecordKey};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
@@ -37,7 +36,6 @@ const MAGIC: [u8; 8] = *b"tgkv-rec";
 const HIDDEN: u32 = 1;
 const TEXT: u32 = 2;
 const PREFIX: usize = 240;
-const SUM: usize = 32;
 
 /// What a record says about itself; everything but its rows and its hidden state.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +85,7 @@ impl Head {
         if t as usize >= BLOCK {
             return Err(Damage::Count { what: "tail ids", found: t.into(), most: 31 });
         }
-        expect_sum(bytes, head_len(t as usize))?;
+        summed(bytes, head_len(t as usize))?;
         let (rows, hidden) = (from.u64()?, from.u64()?);
         let (fingerprint, layout) = (Fingerprint(from.array()?), Digest(from.array()?));
         let (key, last) = (RecordKey(from.array()?), BlockKey(from.array()?));
@@ -191,12 +189,6 @@ pub(super) fn read(file: &File) -> Result<(Head, Record), Fault> {
 
 fn head_len(tail: usize) -> usize {
     PREFIX + tail * 4 + SUM
-}
-
-fn expect_sum(bytes: &[u8], head: usize) -> Result<(), Damage> {
-    let short = Damage::Short { found: bytes.len() as u64, needed: head as u64 };
-    let (covered, sum) = bytes.get(..head).ok_or(short)?.split_at(head - SUM);
-    if checksum(covered) == *sum { Ok(()) } else { Err(Damage::HeaderSum) }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! A segment that loses its last blocks only is cut: its first blocks are written again.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 
 use super::catalogue::{Catalogue, Farewell, FileId};
 use super::contents::Contents;
@@ -17,7 +16,6 @@ use crate::kv::remove::{Chains, Pieces, doomed};
 #[derive(Debug)]
 pub(super) enum Target {
     Chain(Fingerprint, End),
-    Family(Fingerprint),
     Everything,
 }
 
@@ -39,7 +37,6 @@ impl Shared {
         let before = self.holdings();
         match target {
             Target::Chain(fingerprint, end) => self.remove_chain(&fingerprint, &end),
-            Target::Family(fingerprint) => self.remove_family(&fingerprint),
             Target::Everything => self.remove_everything(),
         }
         before.less(self.holdings())
@@ -50,7 +47,7 @@ impl Shared {
         let (segments, records) = {
             let catalogue = self.catalogue();
             let Some(shelf) = catalogue.shelf(fingerprint) else { return };
-            let on_disk = OnDisk { catalogue: &catalogue, shelf, next };
+            let on_disk = OnDisk { catalogue: &catalogue, shelf, fingerprint, next };
             let Pieces { blocks, records } = doomed(&on_disk, end);
             (on_disk.cuts(&blocks), records)
         };
@@ -63,47 +60,20 @@ impl Shared {
         records.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
     }
 
-    fn remove_family(&self, fingerprint: &Fingerprint) {
-        let family = fingerprint.short();
-        let files: Vec<_> = match self.catalogue().shelf(fingerprint) {
-            Some(shelf) => shelf.files().collect(),
-            None => return,
-        };
-        files.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
-        self.clean_dir(family, true);
-        let mut catalogue = self.catalogue();
-        catalogue.history.remove_family(family);
-        if std::mem::take(&mut catalogue.shelf_mut(family).has_fields_file) {
-            catalogue.fields_files -= 1;
-            drop(catalogue);
-            // The next start would only read it.
-            let _ = fs::remove_file(self.fields_path(family));
-        }
-    }
-
     fn remove_everything(&self) {
         let files: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         files.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
         self.clean(true);
-        let families: Vec<_> = self.catalogue().shelves().map(|(family, _)| family).collect();
-        for family in families {
-            // One that cannot be removed tells no more than a hash.
-            let _ = fs::remove_file(self.fields_path(family));
-            self.catalogue().shelf_mut(family).has_fields_file = false;
-        }
-        let mut catalogue = self.catalogue();
-        catalogue.fields_files = 0;
-        catalogue.history.clear();
+        let families = self.catalogue().digested();
+        families.into_iter().for_each(|family| self.drop_fields(family));
+        self.catalogue().history.clear();
     }
 
     /// The tokens of the block after `last` in the same segment.
     fn tokens_after(&self, fingerprint: &Fingerprint, last: BlockKey) -> Option<Vec<u32>> {
-        let place = {
-            let catalogue = self.catalogue();
-            catalogue.place(catalogue.shelf(fingerprint)?, &last)?
-        };
+        let place = self.catalogue().place(fingerprint, &last)?;
         let header = self.header(place.file).ok()?;
-        header.blocks.get(place.index as usize + 1).map(|head| head.tokens.to_vec())
+        header.blocks.get(place.index as usize + 1).map(|block| block.tokens.to_vec())
     }
 
     fn cut(&self, id: FileId, keep: usize) {
@@ -146,6 +116,7 @@ impl Removed {
 struct OnDisk<'a> {
     catalogue: &'a Catalogue,
     shelf: &'a Shelf,
+    fingerprint: &'a Fingerprint,
     /// The tokens of the block after the removed end in the same segment: the catalogue only
     /// knows those of first blocks.
     next: Vec<u32>,
@@ -155,7 +126,7 @@ impl Chains for OnDisk<'_> {
     type Record = FileId;
 
     fn parent(&self, key: &BlockKey) -> Option<BlockKey> {
-        let place = self.catalogue.place(self.shelf, key)?;
+        let place = self.catalogue.place(self.fingerprint, key)?;
         match place.index.checked_sub(1) {
             Some(before) => self.keys(place.file).get(before as usize).copied(),
             None => self.contents(place.file).map(Contents::parent),
@@ -163,7 +134,7 @@ impl Chains for OnDisk<'_> {
     }
 
     fn after(&self, key: &BlockKey, tail: &[u32]) -> Pieces<FileId> {
-        let in_run = self.catalogue.place(self.shelf, key).and_then(|place| {
+        let in_run = self.catalogue.place(self.fingerprint, key).and_then(|place| {
             let next = self.keys(place.file).get(place.index as usize + 1)?;
             self.next.starts_with(tail).then_some(*next)
         });
@@ -182,10 +153,10 @@ impl OnDisk<'_> {
     fn cuts(&self, blocks: &HashSet<BlockKey>) -> BTreeMap<FileId, usize> {
         let mut cuts = BTreeMap::new();
         for key in blocks {
-            let place = self.catalogue.place(self.shelf, key);
+            let place = self.catalogue.place(self.fingerprint, key);
             let place = place.map(|place| (place.file, place.index as usize));
             // A crash can leave a block in two files.
-            let starts = self.shelf.heads(key.short()).iter();
+            let starts = self.shelf.starts(key.short()).iter();
             let starts =
                 starts.filter(|id| self.keys(**id).first() == Some(key)).map(|id| (*id, 0));
             for (id, index) in starts.chain(place) {

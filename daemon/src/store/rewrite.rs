@@ -61,9 +61,8 @@ impl Shared {
 
     /// Whether a block may be written after `parent`: making room may have evicted it.
     fn has_parent(&self, fingerprint: &Fingerprint, parent: BlockKey) -> bool {
-        let catalogue = self.catalogue();
-        let placed = |shelf| catalogue.place(shelf, &parent).is_some();
-        parent == BlockKey::root(fingerprint) || catalogue.shelf(fingerprint).is_some_and(placed)
+        parent == BlockKey::root(fingerprint)
+            || self.catalogue().place(fingerprint, &parent).is_some()
     }
 
     /// The blocks to write so that `blocks` take the place of their namesakes: these, and the
@@ -122,8 +121,7 @@ impl Shared {
 
     fn holders(&self, fingerprint: &Fingerprint, blocks: &[Arc<Block>]) -> Vec<FileId> {
         let catalogue = self.catalogue();
-        let Some(shelf) = catalogue.shelf(fingerprint) else { return Vec::new() };
-        let places = blocks.iter().filter_map(|block| catalogue.place(shelf, &block.key));
+        let places = blocks.iter().filter_map(|block| catalogue.place(fingerprint, &block.key));
         let mut files: Vec<_> = places.map(|place| place.file).collect();
         files.dedup();
         files
@@ -155,7 +153,7 @@ fn small_neighbours(
     let is_small = |id: FileId| catalogue.entry(id).is_some_and(|entry| entry.bytes < small);
     let before = |id: FileId| {
         let parent = catalogue.entry(id)?.contents.as_ref().map(Contents::parent)?;
-        let place = catalogue.place(catalogue.shelf(fingerprint)?, &parent)?;
+        let place = catalogue.place(fingerprint, &parent)?;
         (catalogue.is_last(place) && is_small(place.file)).then_some(place.file)
     };
     let first = Some(last).filter(|id| is_small(*id));

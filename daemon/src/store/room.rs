@@ -1,12 +1,14 @@
 //! Budgets: the one place that decides whether bytes may go to the disk, before they do.
 
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::catalogue::{Farewell, FileId};
-use super::contents::{Contents, nanoseconds};
+use super::clock::now;
+use super::contents::Contents;
 use super::publish::Unwritten;
 use super::shared::Shared;
+use crate::sys::directory::free_bytes;
 
 /// Records may hold this part of the disk budget.
 const RECORD_SHARE: u64 = 20;
@@ -92,14 +94,12 @@ impl Shared {
 
     /// Stops writing for a while.
     pub(super) fn pause(&self) {
-        let until = SystemTime::now() + self.tuning.pause;
-        let nanoseconds =
-            until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        self.tally.paused_until.set(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        let pause = u64::try_from(self.tuning.pause.as_nanos()).unwrap_or(u64::MAX);
+        self.tally.paused_until.set(now().saturating_add(pause));
     }
 
     pub(super) fn expect_awake(&self) -> Result<(), Unwritten> {
-        let paused = self.tally.paused_until.count() > nanoseconds(SystemTime::now());
+        let paused = self.tally.paused_until.count() > now();
         if paused { Err(Unwritten::Paused) } else { Ok(()) }
     }
 
@@ -116,8 +116,7 @@ impl Shared {
     fn expect_floor(&self, needed: u64) -> Result<(), Unwritten> {
         let floor = self.settings.free_floor;
         // A file system that does not tell is found full when it is.
-        let Ok(status) = rustix::fs::statvfs(self.root()) else { return Ok(()) };
-        let free = status.f_bavail.saturating_mul(status.f_frsize);
+        let Some(free) = free_bytes(self.root()) else { return Ok(()) };
         if free < floor.saturating_add(needed) {
             return Err(Unwritten::Floor { free, floor, needed });
         }

@@ -26,15 +26,13 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::coding::{Decoder, Encoder, checksum, expect_count, expect_kind};
+use super::coding::{Decoder, Encoder, SUM, checksum, expect_count, expect_kind, summed};
 use super::damage::{Damage, Fault};
-use super::name::Name;
+use super::name::{Name, VERSION};
 use crate::kv::block::Block;
 use crate::kv::key::{BlockKey, BlockTokens, Digest, Fingerprint};
 use crate::kv::layout::Layout;
 
-/// The version of this format, of records and of digest files.
-pub(super) const VERSION: u32 = 1;
 /// Most blocks in one segment.
 pub(super) const MOST_BLOCKS: u32 = 4096;
 
@@ -44,7 +42,6 @@ const MOST_PARTS: u32 = 16;
 const DATA_ALIGN: u64 = 16 * 1024;
 const PART_ALIGN: u64 = 64;
 const PREFIX: usize = 104;
-const SUM: usize = 32;
 
 /// What a segment says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,13 +49,13 @@ pub(super) struct Header {
     pub(super) fingerprint: Fingerprint,
     pub(super) layout: Digest,
     /// At least one.
-    pub(super) blocks: Vec<Head>,
+    pub(super) blocks: Vec<BlockEntry>,
     pub(super) file_len: u64,
 }
 
 /// What a segment says about one of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct BlockEntry {
     pub(super) key: BlockKey,
     pub(super) parent: BlockKey,
     pub(super) tokens: BlockTokens,
@@ -90,7 +87,7 @@ impl Extent {
 impl Header {
     /// Describes a file of `blocks`, which follow one another.
     pub(super) fn of(fingerprint: Fingerprint, layout: Digest, blocks: &[&Block]) -> Self {
-        let mut blocks: Vec<_> = blocks.iter().map(|block| Head::of(block)).collect();
+        let mut blocks: Vec<_> = blocks.iter().map(|block| BlockEntry::of(block)).collect();
         let start = data_start(blocks.len(), blocks[0].parts.len());
         let file_len = place(&mut blocks, start).expect("parts in memory are not 2^64 bytes long");
         Self { fingerprint, layout, blocks, file_len }
@@ -114,7 +111,7 @@ impl Header {
         to.u32(self.blocks.len() as u32).u32(self.blocks[0].parts.len() as u32).u32(0);
         to.u64(self.file_len).u64(self.data_start());
         to.bytes(&self.fingerprint.0).bytes(&self.layout.0);
-        self.blocks.iter().for_each(|head| head.encode(&mut to));
+        self.blocks.iter().for_each(|block| block.encode(&mut to));
         to.sum().pad(self.data_start() as usize).finish()
     }
 
@@ -138,18 +135,13 @@ impl Header {
     /// least, and `found` is the length of the file.
     pub(super) fn decode(bytes: &[u8], found: u64) -> Result<Self, Damage> {
         let prefix = Prefix::decode(bytes, found)?;
-        let end = header_len(prefix.blocks, prefix.parts);
-        let short = Damage::Short { found: bytes.len() as u64, needed: end as u64 };
-        let (covered, sum) = bytes.get(..end).ok_or(short)?.split_at(end - SUM);
-        if checksum(covered) != *sum {
-            return Err(Damage::HeaderSum);
-        }
+        let covered = summed(bytes, header_len(prefix.blocks, prefix.parts))?;
         let mut from = Decoder::new(&covered[PREFIX..]);
-        let heads = (0..prefix.blocks).map(|_| Head::decode(&mut from, prefix.parts));
+        let blocks = (0..prefix.blocks).map(|_| BlockEntry::decode(&mut from, prefix.parts));
         let header = Self {
             fingerprint: prefix.fingerprint,
             layout: prefix.layout,
-            blocks: heads.collect::<Result<_, _>>()?,
+            blocks: blocks.collect::<Result<_, _>>()?,
             file_len: found,
         };
         header.check_places()?;
@@ -178,7 +170,7 @@ impl Header {
     /// Refuses bytes that are arranged in another way than `layout` has them.
     pub(super) fn expect_layout(&self, layout: &Layout) -> Result<(), Damage> {
         let sizes = layout.parts().iter().map(|bytes| *bytes as u64);
-        let fits = |head: &Head| head.parts.iter().map(Extent::length).eq(sizes.clone());
+        let fits = |block: &BlockEntry| block.parts.iter().map(Extent::length).eq(sizes.clone());
         let same = self.layout == layout.digest() && self.blocks.iter().all(fits);
         if same { Ok(()) } else { Err(Damage::Layout) }
     }
@@ -186,8 +178,11 @@ impl Header {
     fn check_places(&self) -> Result<(), Damage> {
         let mut placed = self.blocks.clone();
         let said = place(&mut placed, self.data_start()).ok_or(Damage::Field("part length"))?;
-        let offsets = |heads: &[Head]| -> Vec<Vec<u64>> {
-            heads.iter().map(|head| head.parts.iter().map(|part| part.offset).collect()).collect()
+        let offsets = |blocks: &[BlockEntry]| -> Vec<Vec<u64>> {
+            blocks
+                .iter()
+                .map(|block| block.parts.iter().map(|part| part.offset).collect())
+                .collect()
         };
         for (block, (ours, theirs)) in
             offsets(&placed).iter().zip(offsets(&self.blocks)).enumerate()
@@ -203,11 +198,11 @@ impl Header {
     }
 
     fn check_chain(&self) -> Result<(), Damage> {
-        for (i, head) in self.blocks.iter().enumerate() {
-            if head.parent.child(&self.fingerprint, &head.tokens) != head.key {
+        for (i, block) in self.blocks.iter().enumerate() {
+            if block.parent.child(&self.fingerprint, &block.tokens) != block.key {
                 return Err(Damage::Key(i));
             }
-            if i > 0 && head.parent != self.blocks[i - 1].key {
+            if i > 0 && block.parent != self.blocks[i - 1].key {
                 return Err(Damage::Chain(i));
             }
         }
@@ -215,7 +210,7 @@ impl Header {
     }
 }
 
-impl Head {
+impl BlockEntry {
     fn of(block: &Block) -> Self {
         let extent =
             |bytes: &[u8]| Extent { offset: 0, length: bytes.len() as u64, sum: checksum(bytes) };
@@ -286,7 +281,7 @@ fn data_start(blocks: usize, parts: usize) -> u64 {
 
 /// Gives every part its offset, class by class, and returns the length of the file; `None` when a
 /// length is beyond all files.
-fn place(blocks: &mut [Head], start: u64) -> Option<u64> {
+fn place(blocks: &mut [BlockEntry], start: u64) -> Option<u64> {
     let mut end = start;
     for part in 0..blocks[0].parts.len() {
         for block in &mut *blocks {
@@ -304,46 +299,32 @@ fn expect_zeros(bytes: &[u8], end: u64) -> Result<(), Damage> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::*;
-    use crate::kv::block::Part;
-    use crate::kv::key::chain;
-    use crate::sys::memory::Slab;
     use std::sync::Arc;
+
+    use super::*;
+    use crate::kv::samples;
 
     const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
 
     /// Three blocks of two parts, of lengths that need padding.
-    fn blocks() -> Vec<Block> {
+    fn blocks() -> Vec<Arc<Block>> {
         let tokens: Vec<u32> = (0..96).collect();
-        let mut parent = BlockKey::root(&FINGERPRINT);
-        let (chunks, _) = tokens.as_chunks();
-        let block = |(tokens, key): (&BlockTokens, BlockKey)| {
-            let parts = [part(100, key.0[0]), part(65, key.0[1])];
-            let block = Block { key, parent, tokens: *tokens, parts: Box::new(parts) };
-            parent = key;
-            block
-        };
-        chunks.iter().zip(chain(&FINGERPRINT, &tokens)).map(block).collect()
-    }
-
-    fn part(len: usize, fill: u8) -> Arc<Part> {
-        let mut slot = Slab::new(len).take().unwrap();
-        slot.bytes_mut()[..len].fill(fill);
-        Arc::new(Part::Heap(slot, len))
+        samples::blocks(&FINGERPRINT, &tokens, |key| vec![vec![key.0[0]; 100], vec![key.0[1]; 65]])
     }
 
     fn header() -> Header {
-        Header::of(FINGERPRINT, Digest([9; 32]), &blocks().iter().collect::<Vec<_>>())
+        let blocks = blocks();
+        let blocks: Vec<_> = blocks.iter().map(|block| &**block).collect();
+        Header::of(FINGERPRINT, Digest([9; 32]), &blocks)
     }
 
     fn file() -> Vec<u8> {
         let header = header();
         let mut file = header.encode();
         file.resize(header.file_len as usize, 0);
-        for (block, head) in blocks().iter().zip(&header.blocks) {
-            for (part, extent) in block.parts.iter().zip(&head.parts) {
+        for (block, entry) in blocks().iter().zip(&header.blocks) {
+            for (part, extent) in block.parts.iter().zip(&entry.parts) {
                 file[extent.range()].copy_from_slice(part.bytes());
             }
         }
@@ -378,7 +359,7 @@ mod tests {
     #[test]
     fn data_starts_at_a_page_and_parts_at_cache_lines_class_by_class() {
         let header = header();
-        let offsets = |part: usize| header.blocks.iter().map(move |head| head.parts[part].offset);
+        let offsets = |part: usize| header.blocks.iter().map(move |block| block.parts[part].offset);
         assert_eq!(header.data_start() % DATA_ALIGN, 0);
         let all: Vec<u64> = offsets(0).chain(offsets(1)).collect();
         assert_eq!(all[0], header.data_start());

@@ -167,7 +167,7 @@ impl Shared {
                 self.tally.read_errors.add(1);
                 self.catalogue().skip(id);
             }
-            Fault::Mappings(_) => {}
+            Fault::Mappings => {}
         }
     }
 }

@@ -7,7 +7,7 @@ use super::catalogue::FileId;
 use super::contents::Contents;
 use super::glimpse::nearness;
 use super::name::Name;
-use crate::kv::key::{BlockKey, BlockTokens, Fields, Fingerprint, ShortKey};
+use crate::kv::key::{BlockKey, BlockTokens, Fields, Fingerprint, ShortKey, common};
 use crate::kv::layout::BLOCK;
 
 /// The files of one family.
@@ -21,7 +21,7 @@ pub(super) struct Shelf {
     pub(super) has_fields_file: bool,
     names: HashMap<Name, FileId>,
     /// Segments by their first block.
-    heads: HashMap<ShortKey, Vec<FileId>>,
+    starts: HashMap<ShortKey, Vec<FileId>>,
     /// Files by the block that they follow.
     branches: HashMap<ShortKey, Branches>,
     /// Blocks of segments whose header was read.
@@ -69,8 +69,8 @@ impl Shelf {
     }
 
     /// Segments whose names begin with the block `first`.
-    pub(super) fn heads(&self, first: ShortKey) -> &[FileId] {
-        self.heads.get(&first).map_or(&[], Vec::as_slice)
+    pub(super) fn starts(&self, first: ShortKey) -> &[FileId] {
+        self.starts.get(&first).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn place(&self, key: ShortKey) -> Option<Place> {
@@ -85,7 +85,7 @@ impl Shelf {
     pub(super) fn add(&mut self, name: Name, id: FileId) {
         self.names.insert(name, id);
         if let Name::Segment { first, .. } = name {
-            self.heads.entry(first).or_default().push(id);
+            self.starts.entry(first).or_default().push(id);
         }
         self.branches.entry(name.parent()).or_default().unread.insert(id);
     }
@@ -118,11 +118,11 @@ impl Shelf {
     pub(super) fn remove(&mut self, name: Name, id: FileId, contents: Option<&Contents>) {
         self.names.remove(&name);
         if let Name::Segment { first, .. } = name
-            && let Entry::Occupied(mut heads) = self.heads.entry(first)
+            && let Entry::Occupied(mut starts) = self.starts.entry(first)
         {
-            heads.get_mut().retain(|other| *other != id);
-            if heads.get().is_empty() {
-                heads.remove();
+            starts.get_mut().retain(|other| *other != id);
+            if starts.get().is_empty() {
+                starts.remove();
             }
         }
         if let Entry::Occupied(mut branches) = self.branches.entry(name.parent()) {
@@ -201,23 +201,18 @@ impl Branches {
     fn learn(&mut self, id: FileId, contents: &Contents) {
         self.unread.remove(&id);
         match contents {
-            Contents::Segment(run) => _ = self.blocks.insert((run.head, id)),
+            Contents::Segment(run) => _ = self.blocks.insert((run.first, id)),
             Contents::Record(head) => _ = self.tails.insert((head.tail.clone(), id)),
         }
     }
 
     fn remove(&mut self, id: FileId, contents: Option<&Contents>) {
         match contents {
-            Some(Contents::Segment(run)) => _ = self.blocks.remove(&(run.head, id)),
+            Some(Contents::Segment(run)) => _ = self.blocks.remove(&(run.first, id)),
             Some(Contents::Record(head)) => _ = self.tails.remove(&(head.tail.clone(), id)),
             None => _ = self.unread.remove(&id),
         }
     }
-}
-
-/// Leading tokens in common.
-pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 fn nearest<T: AsRef<[u32]> + Ord + Clone>(

@@ -1,17 +1,15 @@
 //! Counters of the store, and what they add up to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use super::contents::nanoseconds;
+use super::clock::now;
 use super::name::Name;
 use super::shared::Shared;
 
 /// What the store reports about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Families that have files.
-    pub families: u64,
     /// Segment files.
     pub segments: u64,
     /// Record files.
@@ -32,8 +30,6 @@ pub struct Stats {
     pub unlinked_bytes: u64,
     /// Bytes written in the last 24 hours.
     pub written_today: u64,
-    /// Bytes that may be written in 24 hours.
-    pub daily_writes: Option<u64>,
     /// Bytes waiting to be written.
     pub queue_bytes: u64,
     /// Bytes that may wait.
@@ -137,19 +133,18 @@ fn hour(nanoseconds: u64) -> u64 {
 }
 
 fn this_hour() -> u64 {
-    hour(nanoseconds(SystemTime::now()))
+    hour(now())
 }
 
 impl Shared {
     pub(super) fn stats(&self) -> Stats {
         let tally = &self.tally;
-        let left = tally.paused_until.count().saturating_sub(nanoseconds(SystemTime::now()));
+        let left = tally.paused_until.count().saturating_sub(now());
         let mut catalogue = self.catalogue();
         let (mapped, unlinked_bytes) = catalogue.mappings.count();
         let is_segment = |name: &Name| matches!(name, Name::Segment { .. });
         let segments = catalogue.entries().filter(|(_, entry)| is_segment(&entry.name)).count();
         Stats {
-            families: catalogue.shelves().filter(|(_, shelf)| !shelf.is_empty()).count() as u64,
             segments: segments as u64,
             records: (catalogue.entries().count() - segments) as u64,
             unread: catalogue.unread_count() as u64,
@@ -160,7 +155,6 @@ impl Shared {
             mapped_bytes: catalogue.mappings.bytes(),
             unlinked_bytes,
             written_today: tally.writes.today(),
-            daily_writes: self.settings.daily_writes,
             queue_bytes: tally.queue_bytes.count(),
             queue_limit: self.tuning.queue,
             dropped_writes: tally.dropped_writes.count(),

@@ -20,14 +20,12 @@ pub struct Verified {
     pub bytes: u64,
     /// Files that are damaged or unreadable, and what is wrong with each.
     pub bad: Vec<(PathBuf, String)>,
-    /// Whether the damaged ones were set aside.
-    pub repaired: bool,
 }
 
 impl Shared {
     /// Reads every file and compares every checksum. Blocks for as long as that takes.
     pub(super) fn verify(&self, repair: bool) -> Verified {
-        let mut report = Verified { repaired: repair, ..Verified::default() };
+        let mut report = Verified::default();
         let ids: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         for id in ids {
             // It may have been evicted meanwhile.
@@ -61,23 +59,16 @@ impl Shared {
     }
 
     fn verify_fields(&self, report: &mut Verified, repair: bool) {
-        let families: Vec<_> = {
-            let catalogue = self.catalogue();
-            let with_file = catalogue.shelves().filter(|(_, shelf)| shelf.has_fields_file);
-            with_file.map(|(family, _)| family).collect()
-        };
+        let families = self.catalogue().digested();
         for family in families {
             let path = self.fields_path(family);
             let Ok(bytes) = fs::read(&path) else { continue };
             report.files += 1;
             report.bytes += bytes.len() as u64;
             let Err(damage) = fields::decode(&bytes) else { continue };
-            report.bad.push((path.clone(), damage.to_string()));
-            if repair && fs::remove_file(&path).is_ok() {
-                // The family's next save writes it again.
-                let mut catalogue = self.catalogue();
-                catalogue.shelf_mut(family).has_fields_file = false;
-                catalogue.fields_files -= 1;
+            report.bad.push((path, damage.to_string()));
+            if repair {
+                self.drop_fields(family);
             }
         }
     }

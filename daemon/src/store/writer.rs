@@ -191,10 +191,8 @@ impl Shared {
     /// The blocks that are not on the disk.
     pub(super) fn absent(&self, save: &Queued) -> Vec<Arc<Block>> {
         let catalogue = self.catalogue();
-        let shelf = catalogue.shelf(&save.family.fingerprint);
-        let absent = |block: &&Arc<Block>| {
-            shelf.is_none_or(|shelf| catalogue.place(shelf, &block.key).is_none())
-        };
+        let fingerprint = &save.family.fingerprint;
+        let absent = |block: &&Arc<Block>| catalogue.place(fingerprint, &block.key).is_none();
         save.blocks.iter().filter(absent).cloned().collect()
     }
 
@@ -226,8 +224,7 @@ impl Shared {
         let covered: Vec<_> = {
             let catalogue = self.catalogue();
             let fingerprint = &save.family.fingerprint;
-            let Some(shelf) = catalogue.shelf(fingerprint) else { return };
-            let written = |block: &&Arc<Block>| catalogue.place(shelf, &block.key).is_some();
+            let written = |block: &&Arc<Block>| catalogue.place(fingerprint, &block.key).is_some();
             let blocks = save.blocks.iter().filter(written);
             blocks.flat_map(|block| catalogue.covered(fingerprint, block)).collect()
         };

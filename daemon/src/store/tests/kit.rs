@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::kv::block::{Block, Part};
+use crate::kv::block::Block;
 use crate::kv::codec::Codec;
-use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey, chain};
+use crate::kv::key::{BlockKey, Digest, End, Fields, chain};
 use crate::kv::layout::{BLOCK, LayerShape, Layout, Window};
 use crate::kv::record::Record;
+use crate::kv::samples;
 use crate::store::open::open_tuned;
 use crate::store::shared::Tuning;
 use crate::store::{
     Durability, Family, OpenError, Restore, Restored, Save, Settings, StoreHandle, StoreThreads,
 };
-use crate::sys::memory::Slab;
+use crate::sys::lock::LockError;
 
 /// Bytes of a part in these tests.
 pub(super) const PART: usize = 128;
@@ -107,7 +108,7 @@ impl Kit {
     pub(super) fn may_have(&self, tokens: &[u32], from: usize) -> bool {
         let asked = asked(&self.family, tokens, from);
         let key = record(&self.family, tokens, false).key;
-        self.handle.may_have(&asked, Some(key))
+        self.handle.may_have(&asked, key)
     }
 
     /// Waits for what another thread is about to do.
@@ -141,7 +142,7 @@ pub(super) fn take_over(settings: &Settings, tuning: &Tuning) -> (StoreHandle, S
     let mut attempts = 0;
     loop {
         match open_tuned(settings.clone(), tuning.clone()) {
-            Err(OpenError::Held { .. }) if attempts < 1000 => attempts += 1,
+            Err(OpenError::Lock(LockError::Held { .. })) if attempts < 1000 => attempts += 1,
             opened => return opened.unwrap(),
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -190,22 +191,7 @@ pub(super) fn right_bytes(key: &BlockKey, len: usize) -> Vec<u8> {
 }
 
 pub(super) fn blocks(family: &Family, tokens: &[u32]) -> Vec<Arc<Block>> {
-    let mut slab = Slab::new(PART);
-    let mut parent = BlockKey::root(&family.fingerprint);
-    let (chunks, _) = tokens.as_chunks::<BLOCK>();
-    let block = |(tokens, key): (&[u32; BLOCK], BlockKey)| {
-        let mut slot = slab.take().unwrap();
-        slot.bytes_mut()[..PART].copy_from_slice(&right_bytes(&key, PART));
-        let block = Block {
-            key,
-            parent,
-            tokens: *tokens,
-            parts: Box::new([Arc::new(Part::Heap(slot, PART))]),
-        };
-        parent = key;
-        Arc::new(block)
-    };
-    chunks.iter().zip(chain(&family.fingerprint, tokens)).map(block).collect()
+    samples::blocks(&family.fingerprint, tokens, |key| vec![right_bytes(key, PART)])
 }
 
 pub(super) fn end(family: &Family, tokens: &[u32]) -> End {
@@ -213,14 +199,11 @@ pub(super) fn end(family: &Family, tokens: &[u32]) -> End {
 }
 
 pub(super) fn record(family: &Family, tokens: &[u32], complete: bool) -> Record {
-    let keys = chain(&family.fingerprint, tokens);
-    let last = keys.last().copied().unwrap_or(BlockKey::root(&family.fingerprint));
-    let tail = tokens[keys.len() * BLOCK..].to_vec();
-    let key = RecordKey::new(&family.fingerprint, &last, &tail);
-    let rows = right_bytes(&BlockKey(key.0), tail.len() * PART / BLOCK);
-    let length = u32::try_from(tokens.len()).unwrap();
+    let end = end(family, tokens);
+    let key = BlockKey(end.key(&family.fingerprint).0);
+    let rows = right_bytes(&key, end.tail.len() * PART / BLOCK);
     let hidden = complete.then(|| vec![1.5, -0.25, f32::MIN_POSITIVE]);
-    Record { key, last, length, tail, rows, hidden, text: None }
+    samples::record(&family.fingerprint, tokens, rows, hidden)
 }
 
 pub(super) fn save(family: &Arc<Family>, tokens: &[u32]) -> Save {

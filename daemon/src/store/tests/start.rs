@@ -8,6 +8,8 @@ use super::kit::*;
 use crate::kv::key::ShortKey;
 use crate::store::name::Name;
 use crate::store::{OpenError, open};
+use crate::sys::directory::DirectoryError;
+use crate::sys::lock::LockError;
 
 #[test]
 fn a_chain_tells_when_it_was_written_at_once_and_after_a_restart() {
@@ -47,7 +49,7 @@ fn an_open_directory_that_others_may_read_is_closed_to_them() {
 fn the_second_daemon_is_told_who_was_first() {
     let kit = Kit::new();
     let error = open(settings(&kit.settings.dir)).unwrap_err();
-    assert!(matches!(&error, OpenError::Held { holder: Some(holder), .. }
+    assert!(matches!(&error, OpenError::Lock(LockError::Held { holder: Some(holder), .. })
         if holder.pid == std::process::id() && holder.socket == kit.settings.socket));
     let words = error.to_string();
     assert!(words.contains("/run/test.sock") && words.contains("cache"), "{words}");
@@ -62,9 +64,9 @@ fn a_directory_that_cannot_be_used_is_named_with_the_reason() {
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
     let error = open(settings(&file)).unwrap_err();
-    assert!(matches!(error, OpenError::NotADirectory { .. }), "{error}");
+    assert!(matches!(error, OpenError::Directory(DirectoryError::NotADirectory { .. })), "{error}");
     let error = open(settings(&file.join("below"))).unwrap_err();
-    assert!(matches!(error, OpenError::Create { .. }), "{error}");
+    assert!(matches!(error, OpenError::Directory(DirectoryError::Create { .. })), "{error}");
 }
 
 #[test]
