@@ -53,6 +53,7 @@ use self::flight::Claims;
 use self::handle::{Message, Shared};
 use self::history::History;
 use self::job::Done;
+use self::scheduler::Pace;
 use self::sequence::{SeqId, Sequence};
 use self::source::{Loaded, Stamp};
 use crate::kv::codec::Codec;
@@ -86,6 +87,7 @@ struct Engine {
     settings: Settings,
     source: Source,
     host: Host,
+    pace: Pace,
     store: Option<StoreHandle>,
     mailbox: mpsc::Receiver<Message>,
     own: mpsc::Sender<Message>,
@@ -169,6 +171,7 @@ fn live(
         index: Index::new(settings.cache_budget),
         settings,
         host: Host::new(pool, source.numerics),
+        pace: Pace::default(),
         source,
         store,
         mailbox,

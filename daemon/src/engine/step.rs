@@ -37,7 +37,7 @@ impl Engine {
             decodes: sequence.phase == Phase::Decode,
             all_logits: sequence.scores(),
         };
-        plan(&self.sequences.iter().map(runnable).collect::<Vec<_>>())
+        plan(&self.sequences.iter().map(runnable).collect::<Vec<_>>(), &self.pace)
     }
 
     /// Samples the first token of sequences whose hidden state a record gave: no layer runs.
@@ -61,6 +61,7 @@ impl Engine {
         let started = Instant::now();
         let hidden = self.forward(&batch, &members);
         let took = started.elapsed();
+        self.pace.learn(batch.tokens.len(), took);
         let width = self.loaded.model.width();
         let mut wanted = hidden.chunks_exact(width);
         for ((at, rows), slice) in members.iter().zip(&batch.slices) {
