@@ -131,6 +131,20 @@ fn a_file_retrained_while_it_is_served_is_noticed() {
 }
 
 #[test]
+fn a_file_that_is_overwritten_and_then_deleted_is_served_from_memory() {
+    let place = Place::new(BUILTIN);
+    let engine = place.start();
+    let old = engine.ask(&ask());
+    change(&engine, || std::fs::write(&place.model, "no model").unwrap());
+    engine.failure();
+    std::fs::remove_file(&place.model).unwrap();
+    engine.wait_until_ready();
+    let again = engine.ask(&ask());
+    assert_eq!(again.reuse.verdict, Verdict::FullMemory);
+    assert_same(&again, &old);
+}
+
+#[test]
 fn a_generation_that_runs_while_its_file_is_retrained_ends_on_the_old_weights() {
     let place = Place::new(BUILTIN);
     let engine = place.start();

@@ -156,7 +156,8 @@ impl Engine {
         sequence.cached = sequence.kv.len();
         sequence.phase = Phase::Prefill;
         sequence.discharge_shared();
-        if sequence.publishes() {
+        // A score waits for its reader between rows, so nobody may wait for a score.
+        if sequence.publishes() && !sequence.scores() {
             let from = sequence.kv.sealed().len();
             let prompt = &sequence.keys[from..];
             self.claims.claim(sequence.id, prompt, sequence.prompt_key());

@@ -295,6 +295,13 @@ impl Engine {
     /// Loads the model again, once its file is left alone. Jobs made for the old one are told so.
     /// A file that cannot be read is tried again when it has changed again.
     fn reload(&mut self) {
+        if self.source.is_gone() {
+            // Whoever overwrote it took it away again; the weights are in memory.
+            self.stale = false;
+            self.unreadable = None;
+            self.state.send_replace(State::Ready(Arc::clone(&self.loaded.info)));
+            return;
+        }
         let Some(stamp) = self.source.settled().filter(|now| self.unreadable != Some(*now)) else {
             return;
         };

@@ -198,6 +198,12 @@ impl Sequence {
         self.job.events.capacity() > events + 1
     }
 
+    /// Whether a word about progress leaves room for the first token and the last word, which must
+    /// not be lost.
+    pub(super) fn has_room_for_progress(&self) -> bool {
+        self.job.events.capacity() > 3
+    }
+
     /// The times of a reply that ends now.
     pub(super) fn final_times(&self) -> Times {
         let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {

@@ -152,6 +152,11 @@ impl Source {
         Ok(self.assemble(checkpoint, file, generation, started.elapsed()))
     }
 
+    /// Whether there is no file any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| !path.exists())
+    }
+
     /// The file's stamp, once nobody has written to it for a moment. Whoever retrains in place
     /// truncates the file first, and a file that shrinks while it is mapped ends the process.
     pub(super) fn settled(&self) -> Option<Stamp> {

@@ -187,7 +187,8 @@ impl Engine {
 
     fn tell_progress(&mut self, at: usize) {
         let sequence = &mut self.sequences[at];
-        if sequence.progress.is_some_and(|told| told.elapsed() < PROGRESS) {
+        let recent = sequence.progress.is_some_and(|told| told.elapsed() < PROGRESS);
+        if recent || !sequence.has_room_for_progress() {
             return;
         }
         sequence.progress = Some(Instant::now());
