@@ -32,6 +32,9 @@ const PROGRAM: &str = "tinygptd";
 /// A log that has grown beyond this is put aside before the next launch.
 const LOG_BYTES: u64 = 8 << 20;
 
+/// How much of the log of a daemon that ended is quoted, in bytes.
+const TAIL_BYTES: u64 = 4096;
+
 /// How a daemon ends that finds another one in its place (`docs/operations.md`).
 const BUSY: i32 = 75;
 
@@ -80,7 +83,7 @@ pub enum StartError {
         status: ExitStatus,
         /// Where its log is.
         log: PathBuf,
-        /// What it logged in this run.
+        /// What it logged last in this run.
         tail: String,
     },
     /// It does not serve in time.
@@ -226,11 +229,13 @@ fn log_path(socket: &SocketPath) -> PathBuf {
     state.unwrap_or_else(beside).join("tinygptd.log")
 }
 
+/// The last words of the run whose log begins at `begin`.
 fn tail(log: &Path, begin: u64) -> io::Result<String> {
     let mut file = File::open(log)?;
-    file.seek(SeekFrom::Start(begin))?;
+    let last = file.metadata()?.len().saturating_sub(TAIL_BYTES);
+    file.seek(SeekFrom::Start(begin.max(last)))?;
     let mut bytes = Vec::new();
-    file.take(4096).read_to_end(&mut bytes)?;
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -264,6 +269,16 @@ mod tests {
             let quoted = format!("no model at {}", socket.display());
             assert_eq!(error.matches(&quoted).count(), 1, "only this run is quoted: {error}");
         }
+    }
+
+    #[test]
+    fn of_a_long_log_the_end_is_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let script =
+            "for i in $(seq 500); do echo loading part $i >&2; done; echo no memory >&2; exit 1";
+        let error = error(&launch(folder.path(), script), Duration::from_secs(9)).to_string();
+        assert!(error.ends_with("loading part 500\nno memory"), "{error}");
+        assert!(!error.contains("loading part 1\n"), "{error}");
     }
 
     #[test]
