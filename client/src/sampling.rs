@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use tinygpt_proto::v1::Sampling;
 
 /// The flags that say how tokens are chosen. A batch's lines use the same names as the protocol.
-/// Values are passed on as they are: the daemon refuses what it cannot do, and says why.
+/// Numbers are passed on as they are: the daemon refuses what it cannot do, and says why.
+/// Only what JSON has no number for is refused here, for a batch merges by way of JSON.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SamplingArgs {
@@ -14,25 +15,25 @@ pub(crate) struct SamplingArgs {
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<u32>,
     /// 0 always takes the likeliest token [default: 1]
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Choose among the K likeliest; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: u32,
     /// Choose among the likeliest that together reach this probability
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Drop tokens less likely than this fraction of the likeliest
-    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = finite, allow_negative_numbers = true)]
     min_p: f32,
     /// Make tokens that occurred already less likely; 1 changes nothing
-    #[arg(long = "repeat-penalty", value_name = "F", allow_negative_numbers = true)]
+    #[arg(long = "repeat-penalty", value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Taken from the logits of tokens generated already
-    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = finite, allow_negative_numbers = true)]
     presence_penalty: f32,
     /// Taken from the logits of generated tokens once per occurrence
-    #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = finite, allow_negative_numbers = true)]
     frequency_penalty: f32,
     /// The same seed gives the same text
     #[arg(long, value_name = "N")]
@@ -57,6 +58,14 @@ impl SamplingArgs {
         let mut merged: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
         merged.extend(over);
         serde_json::from_value(merged.into())
+    }
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        Ok(number) => Err(format!("{number} is not a finite number")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

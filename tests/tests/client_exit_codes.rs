@@ -46,6 +46,20 @@ fn a_command_line_that_makes_no_sense_is_refused_before_any_connection() {
     for (arguments, words) in cases {
         home.run(arguments).failed(Exit::Usage, words);
     }
+    for flag in [
+        "--temperature",
+        "--top-p",
+        "--min-p",
+        "--repeat-penalty",
+        "--presence-penalty",
+        "--frequency-penalty",
+    ] {
+        for (number, name) in [("nan", "NaN"), ("inf", "inf"), ("-inf", "-inf"), ("1e39", "inf")] {
+            let words = format!("{name} is not a finite number");
+            let flag = format!("{flag}={number}");
+            home.run(&["sample", "--batch", "-", &flag]).failed(Exit::Usage, &words);
+        }
+    }
     home.pipe(&["sample"], b"abc\xff").failed(Exit::Usage, "stdin is not UTF-8 at byte 3");
     let short = home.pipe(&["--socket", &long_path, "status"], b"");
     short.failed(Exit::Usage, &format!("is {} bytes long", long_path.len()));
@@ -60,7 +74,6 @@ fn what_the_daemon_refuses_it_refuses_with_the_numbers_and_stays_alive() {
         (&["sample", "--prompt", &too_long][..], Exit::Refused, "2,000 tokens, context is 1,024"),
         (&["sample", "--prompt", ""], Exit::Refused, "0 tokens"),
         (&["sample", "--prompt", "x", "--temperature", "-1"], Exit::Refused, "temperature is -1"),
-        (&["sample", "--prompt", "x", "--temperature", "nan"], Exit::Refused, "temperature is NaN"),
         (&["sample", "--prompt", "x", "--top-p", "1.5"], Exit::Refused, "top_p is 1.5"),
         (&["sample", "--prompt", "x", "--min-p", "-0.1"], Exit::Refused, "min_p is -0.1"),
         (
