@@ -48,7 +48,7 @@ pub(crate) struct Common {
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
     /// Give up after this long: 30s, 2m, 500ms, or seconds
-    #[arg(long, global = true, value_name = "TIME", value_parser = duration)]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration, allow_negative_numbers = true)]
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -93,11 +93,18 @@ fn exit_table() -> String {
     table
 }
 
+/// Beyond this a deadline has no room in a header, and none on the clock.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 fn duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string());
+    let time = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    }?;
+    if time > LONGEST {
+        return Err("more than 365 days".into());
     }
-    humantime::parse_duration(text).map_err(|error| error.to_string())
+    Ok(time)
 }
 
 #[cfg(test)]
@@ -126,5 +133,14 @@ mod tests {
         assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
         assert!(duration("-1").is_err());
         assert!(duration("soon").is_err());
+    }
+
+    #[test]
+    fn a_time_is_a_year_at_most() {
+        assert_eq!(duration("365days").unwrap(), LONGEST);
+        for long in ["31536001", "1e18", "1e300", "1000000000000s", "18446744073709551615s"] {
+            assert!(duration(long).is_err(), "{long}");
+        }
+        assert!(duration("nan").is_err());
     }
 }

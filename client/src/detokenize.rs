@@ -16,7 +16,7 @@ use crate::session::Session;
 #[derive(Debug, Args)]
 pub(crate) struct DetokenizeArgs {
     /// The ids: 1,2,3; without them stdin
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
     token_ids: Option<Vec<u32>>,
     /// The model [default: the daemon's first]
     #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]

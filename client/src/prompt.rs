@@ -20,7 +20,7 @@ pub(crate) struct PromptArgs {
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// The prompt as token ids: 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
     token_ids: Option<Vec<u32>>,
 }
 

@@ -38,7 +38,13 @@ pub(crate) struct SampleArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "token_ids", "json_stream"])]
     batch: Option<PathBuf>,
     /// How many lines of a batch to run at once
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "batch")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        requires = "batch",
+        allow_negative_numbers = true
+    )]
     jobs: u16,
     /// Start a daemon even on a socket that was named
     #[arg(long)]

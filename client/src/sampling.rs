@@ -12,13 +12,13 @@ use tinygpt_proto::v1::Sampling;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SamplingArgs {
     /// Most tokens to generate; 0 computes the prompt and stops
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     max_tokens: Option<u32>,
     /// 0 always takes the likeliest token [default: 1]
     #[arg(long, value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Choose among the K likeliest; 0 is all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     top_k: u32,
     /// Choose among the likeliest that together reach this probability
     #[arg(long, value_name = "F", value_parser = finite, allow_negative_numbers = true)]
@@ -36,16 +36,16 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = finite, allow_negative_numbers = true)]
     frequency_penalty: f32,
     /// The same seed gives the same text
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// End before this text (repeatable)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// End at this token (repeatable)
-    #[arg(long = "stop-id", value_name = "ID")]
+    #[arg(long = "stop-id", value_name = "ID", allow_negative_numbers = true)]
     stop_token_ids: Vec<u32>,
     /// Report each token's log-probability, with the K likeliest beside it
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub(crate) logprobs: Option<u32>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct ScoreArgs {
     #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
     model: String,
     /// Report the K likeliest tokens beside each
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     logprobs: u32,
     #[command(flatten)]
     reuse: ReuseArgs,

@@ -34,8 +34,8 @@ fn a_command_line_that_makes_no_sense_is_refused_before_any_connection() {
         (&["sample", "--frobnicate"][..], "--frobnicate"),
         (&["sample", "--prompt", "x", "--token-ids", "1"], "--token-ids"),
         (&["sample", "--token-ids", "1,x"], "x"),
-        (&["sample", "--prompt", "x", "-n", "-1"], "-1"),
         (&["sample", "--prompt", "x", "--timeout", "soon"], "soon"),
+        (&["status", "--timeout", "18446744073709551615s"], "more than 365 days"),
         (&["sample", "--prompt", "x", "--cache-policy", "never"], "never"),
         (&["sample", "--prompt", "x", "--persist", "durable", "--no-persist"], "--no-persist"),
         (&["sample", "--prompt-file", "/no/such/file"], "/no/such/file: No such file"),
@@ -45,6 +45,10 @@ fn a_command_line_that_makes_no_sense_is_refused_before_any_connection() {
     ];
     for (arguments, words) in cases {
         home.run(arguments).failed(Exit::Usage, words);
+    }
+    for flag in ["-n", "--top-k", "--seed", "--stop-id", "--logprobs", "--token-ids", "--jobs"] {
+        let words = "invalid value '-1' for";
+        home.run(&["sample", "--batch", "-", flag, "-1"]).failed(Exit::Usage, words);
     }
     for flag in [
         "--temperature",
