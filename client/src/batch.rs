@@ -4,7 +4,7 @@
 //! and any of the sampling parameters by their names in the protocol, which then stand in for the
 //! flags. An answer has the line's `index` (from 0, blank lines not counted) and `id`, and either
 //! what `sample --json` prints or an `error`. A bad line is answered like any other and stops
-//! nothing; the exit status tells that there was one.
+//! nothing; the exit status tells that there was one, or one that the daemon cancelled.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
-use tinygpt_proto::v1::SampleRequest;
+use tinygpt_proto::Label;
+use tinygpt_proto::v1::{FinishReason, SampleRequest};
 use tokio::fs::File;
 use tokio::io::{self, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio_stream::wrappers::SplitStream;
@@ -87,8 +88,9 @@ pub(crate) async fn run(
     let mut stdout = io::stdout();
     let mut exit = Exit::Done;
     while let Some(answer) = answers.next().await {
-        let answer = answer.map_err(|source| Failure::Input { path: path.to_owned(), source })?;
-        if matches!(answer.content, Content::Error { .. }) {
+        let answer: Answer =
+            answer.map_err(|source| Failure::Input { path: path.to_owned(), source })?;
+        if !answer.content.is_whole() {
             exit = Exit::Partial;
         }
         let mut line = serde_json::to_vec(&answer).map_err(io::Error::from)?;
@@ -111,6 +113,16 @@ async fn open(path: &Path) -> Result<Pin<Box<dyn AsyncRead>>, Failure> {
 
 fn is_blank(line: &io::Result<Vec<u8>>) -> bool {
     line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty())
+}
+
+impl Content {
+    /// Whether it is what the line asked for; what the daemon cancelled is not.
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Report(report) => report.finish_reason != Some(FinishReason::Cancelled.label()),
+            Self::Error { .. } => false,
+        }
+    }
 }
 
 impl Batch<'_> {

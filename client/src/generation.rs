@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::sample_response::Event;
-use tinygpt_proto::v1::{Admitted, Delta, Done, TokenLogprobs};
+use tinygpt_proto::v1::{Admitted, Delta, Done, FinishReason, TokenLogprobs};
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
@@ -80,6 +81,14 @@ impl Generation {
     pub(crate) fn warnings(&self) -> impl Iterator<Item = &String> {
         let late = self.done.warnings.iter().filter(|w| !self.admitted.warnings.contains(w));
         self.admitted.warnings.iter().chain(late)
+    }
+
+    /// The exit status: a daemon that drains ends what it has not finished as CANCELLED.
+    pub(crate) fn exit(&self) -> Exit {
+        match self.done.finish_reason() {
+            FinishReason::Cancelled => Exit::Cancelled,
+            _ => Exit::Done,
+        }
     }
 
     /// As JSON. `echoed` and `scored` say whether prompt ids and log-probabilities were asked for.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tinygpt_client::connect::Connection;
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::SampleRequest;
 use tokio_stream::StreamExt;
 
@@ -75,16 +74,20 @@ pub(crate) async fn run(args: SampleArgs, session: &Session) -> Outcome {
     let connection = session.connect_or_start(args.start).await?;
     let mut progress = Progress::new(session.quiet);
     if args.json_stream {
-        generate(&connection, request, session, &mut LineView::new()).await?;
-    } else if session.json {
-        let generation = generate(&connection, request, session, &mut progress).await?;
-        render::json(&args.options.report(generation))?;
-    } else {
-        let text = generate(&connection, request, session, &mut TextView::new(progress)).await;
-        close_line(session)?;
-        summary::tell(session, &text?);
+        let generation = generate(&connection, request, session, &mut LineView::new()).await?;
+        return Ok(generation.exit());
     }
-    Ok(Exit::Done)
+    if session.json {
+        let generation = generate(&connection, request, session, &mut progress).await?;
+        let exit = generation.exit();
+        render::json(&args.options.report(generation))?;
+        return Ok(exit);
+    }
+    let generation = generate(&connection, request, session, &mut TextView::new(progress)).await;
+    close_line(session)?;
+    let generation = generation?;
+    summary::tell(session, &generation);
+    Ok(generation.exit())
 }
 
 impl SampleOptions {

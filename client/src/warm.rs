@@ -2,7 +2,6 @@
 
 use clap::Args;
 use tinygpt_client::connect::Connection;
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::sample_response::Event;
 use tinygpt_proto::v1::{WarmRequest, warm_response};
 use tokio_stream::StreamExt;
@@ -47,13 +46,14 @@ pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
     let connection = session.connect_or_start(args.start).await?;
     let mut progress = Progress::new(session.quiet);
     let generation = warm(&connection, request, session, &mut progress).await?;
+    let exit = generation.exit();
     if session.json {
         render::json(&generation.report(SCHEMA, false, false))?;
     } else {
         render::line(&generation.done.prompt_key)?;
         summary::tell(session, &generation);
     }
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 async fn warm(

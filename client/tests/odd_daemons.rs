@@ -2,6 +2,7 @@
 //! loading, stuck, or gone in the middle of an answer.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::fs;
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -29,6 +30,8 @@ enum Oddity {
     Loading(AtomicU32),
     /// It ends the stream before Done.
     CutShort,
+    /// It drains: what it has begun it cancels.
+    Drains,
     /// It never answers.
     Stuck,
 }
@@ -52,6 +55,7 @@ impl InferenceService for Oddity {
             }
             Self::Stuck => pending().await,
             Self::CutShort => {}
+            Self::Drains => events.push(Event::Done(cancelled())),
             _ => events.push(Event::Done(Done::default())),
         }
         let messages =
@@ -68,7 +72,8 @@ impl InferenceService for Oddity {
     }
 
     async fn warm(&self, _: Request<WarmRequest>) -> Result<Response<Self::WarmStream>, Status> {
-        Err(Status::unimplemented(""))
+        let event = Some(warm_response::Event::Done(cancelled()));
+        Ok(Response::new(tokio_stream::iter(vec![Ok(WarmResponse { event })])))
     }
 
     async fn score(&self, _: Request<ScoreRequest>) -> Result<Response<ScoreResponse>, Status> {
@@ -101,6 +106,10 @@ impl InferenceService for Oddity {
     }
 }
 
+fn cancelled() -> Done {
+    Done { finish_reason: FinishReason::Cancelled.into(), ..Default::default() }
+}
+
 fn loading() -> Status {
     let mut details = ErrorDetails::new();
     details.set_error_info("MODEL_LOADING", "tinygpt", std::collections::HashMap::new());
@@ -130,13 +139,16 @@ fn serve(oddity: Oddity) -> (tempfile::TempDir, PathBuf) {
     (folder, socket)
 }
 
-fn sample(socket: &Path, arguments: &[&str]) -> Output {
+fn client(socket: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tinygpt-client"))
         .args(["--socket".as_ref(), socket.as_os_str()])
-        .args(["sample", "--prompt", "x"])
         .args(arguments)
         .output()
         .unwrap()
+}
+
+fn sample(socket: &Path, arguments: &[&str]) -> Output {
+    client(socket, &[&["sample", "--prompt", "x"], arguments].concat())
 }
 
 fn stderr(output: &Output) -> String {
@@ -175,6 +187,27 @@ fn an_answer_that_ends_in_the_middle_is_a_failure() {
     assert_eq!(output.stdout, b"hello");
     assert_eq!(output.status.code(), Some(Exit::Unavailable.code().into()));
     assert!(stderr(&output).contains("ended its answer before it was done"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_the_daemon_cancelled_is_no_success() {
+    let (folder, socket) = serve(Oddity::Drains);
+    let batch = folder.path().join("batch");
+    fs::write(&batch, "{\"prompt\": \"x\"}").unwrap();
+    let batch = batch.display().to_string();
+    for (arguments, exit, stdout) in [
+        (&["sample", "--prompt", "x"][..], Exit::Cancelled, "hello"),
+        (&["sample", "--prompt", "x", "--json"], Exit::Cancelled, "\"CANCELLED\""),
+        (&["sample", "--prompt", "x", "--json-stream"], Exit::Cancelled, "\"CANCELLED\""),
+        (&["sample", "--batch", &batch], Exit::Partial, "\"CANCELLED\""),
+        (&["warm", "--prompt", "x"], Exit::Cancelled, ""),
+        (&["warm", "--prompt", "x", "--json"], Exit::Cancelled, "\"CANCELLED\""),
+    ] {
+        let output = client(&socket, arguments);
+        assert_eq!(output.status.code(), Some(exit.code().into()), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(stdout), "{arguments:?}: {said}");
+    }
 }
 
 #[test]
