@@ -30,7 +30,7 @@ pub(crate) async fn run(args: DetokenizeArgs, session: &Session) -> Outcome {
     };
     let connection = session.connect().await?;
     let request = DetokenizeRequest { model: args.model, token_ids };
-    let response = connection.inference().detokenize(session.request(request)).await?;
+    let response = connection.inference().detokenize(session.request(request)?).await?;
     let text = session.accept(response).text;
     if session.json {
         render::json(&json!({ "schema": "tinygpt.detokenize/1", "text": text }))?;

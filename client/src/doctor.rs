@@ -140,7 +140,7 @@ fn unreachable(socket: &SocketPath, failure: &str) -> Check {
 
 async fn daemon(connection: &Connection, session: &Session) -> Vec<Check> {
     let mut checks = vec![health(connection).await];
-    match connection.admin().status(session.request(StatusRequest {})).await {
+    match connection.admin().status(session.request(StatusRequest {})?).await {
         Ok(status) => checks.extend(inside(status.get_ref())),
         Err(status) => checks.push(Check::fail("daemon", status.message(), "restart it")),
     }

@@ -119,7 +119,7 @@ pub(crate) async fn generate(
     viewer: &mut impl Viewer,
 ) -> Result<Generation, Failure> {
     let call = async || {
-        let response = connection.inference().sample(session.request(request.clone())).await?;
+        let response = connection.inference().sample(session.request(request.clone())?).await?;
         Ok(session.accept(response))
     };
     let stream = patience::while_loading(connection, session, call).await?;

@@ -3,10 +3,13 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use indicatif::HumanCount;
+use prost::Message;
 use tinygpt_client::connect::{ConnectError, Connection};
 use tinygpt_client::start::Launch;
-use tinygpt_proto::VERSION_HEADER;
 use tinygpt_proto::socket::{Origin, SocketPath};
+use tinygpt_proto::{MAX_MESSAGE_BYTES, VERSION_HEADER};
+use tonic::Status;
 
 use crate::cli::Common;
 use crate::failure::Failure;
@@ -76,13 +79,22 @@ impl Session {
         Failure::Connect { error, advice }
     }
 
-    /// A request that carries the deadline.
-    pub(crate) fn request<T>(&self, message: T) -> tonic::Request<T> {
+    /// A request that carries the deadline. What is too large for one message is refused here: in
+    /// the middle of sending there are no words left for it.
+    pub(crate) fn request<T: Message>(&self, message: T) -> Result<tonic::Request<T>, Status> {
+        let bytes = message.encoded_len();
+        if bytes > MAX_MESSAGE_BYTES {
+            return Err(Status::invalid_argument(format!(
+                "the request has {} bytes, a message may have {}",
+                HumanCount(bytes as u64),
+                HumanCount(MAX_MESSAGE_BYTES as u64),
+            )));
+        }
         let mut request = tonic::Request::new(message);
         if let Some(timeout) = self.timeout {
             request.set_timeout(timeout);
         }
-        request
+        Ok(request)
     }
 
     /// The answer. When a daemon of another version gave it, that is said, once.

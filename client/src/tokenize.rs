@@ -36,7 +36,7 @@ pub(crate) async fn run(args: TokenizeArgs, session: &Session) -> Outcome {
     };
     let connection = session.connect().await?;
     let request = TokenizeRequest { model: args.model, text, bare: args.bare };
-    let response = connection.inference().tokenize(session.request(request)).await?;
+    let response = connection.inference().tokenize(session.request(request)?).await?;
     let token_ids = session.accept(response).token_ids;
     if session.json {
         render::json(&json!({ "schema": "tinygpt.tokenize/1", "token_ids": token_ids }))?;

@@ -63,7 +63,7 @@ async fn warm(
     viewer: &mut impl Viewer,
 ) -> Result<Generation, Failure> {
     let call = async || {
-        let response = connection.inference().warm(session.request(request.clone())).await?;
+        let response = connection.inference().warm(session.request(request.clone())?).await?;
         Ok(session.accept(response))
     };
     let stream = patience::while_loading(connection, session, call).await?;

@@ -101,6 +101,20 @@ fn what_the_daemon_refuses_it_refuses_with_the_numbers_and_stays_alive() {
 }
 
 #[test]
+fn a_request_that_is_too_large_is_refused_with_both_numbers() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    let most = 64 << 20;
+    home.pipe(&["sample"], &vec![b'x'; most + 1])
+        .failed(Exit::Usage, "stdin has more than 67,108,864 bytes");
+    for command in ["sample", "warm", "score", "tokenize"] {
+        let answer = home.pipe(&[command], &vec![b'x'; most]);
+        answer.failed(Exit::Refused, "the request has 67,1");
+        answer.failed(Exit::Refused, "bytes, a message may have 67,108,864");
+    }
+}
+
+#[test]
 fn a_deadline_that_passes_has_its_own_code() {
     let home = Home::new();
     let _daemon = home.serve(&[]);

@@ -36,7 +36,7 @@ pub(crate) async fn run(args: ExplainArgs, session: &Session) -> Outcome {
         ..Default::default()
     };
     let connection = session.connect().await?;
-    let response = session.accept(connection.cache().explain(session.request(request)).await?);
+    let response = session.accept(connection.cache().explain(session.request(request)?).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.explain/1", "ExplainResponse", &response))?;
         return Ok(Exit::Done);

@@ -9,7 +9,7 @@ use crate::{json, render};
 
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
-    let request = session.request(GcRequest { disk_bytes: None });
+    let request = session.request(GcRequest { disk_bytes: None })?;
     let freed = session.accept(connection.cache().gc(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.gc/1", "GcResponse", &freed))?;

@@ -26,7 +26,7 @@ pub(crate) struct LsArgs {
 
 pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
-    let request = session.request(CacheServiceListRequest { model: args.model });
+    let request = session.request(CacheServiceListRequest { model: args.model })?;
     let mut stream = session.accept(connection.cache().list(request).await?);
     let mut entries = Vec::new();
     while let Some(response) = stream.message().await? {

@@ -26,7 +26,7 @@ pub(crate) async fn run(args: RmArgs, session: &Session) -> Outcome {
         false => Target::Keys(CacheKeys { keys: args.keys }),
     };
     let connection = session.connect().await?;
-    let request = session.request(RemoveRequest { target: Some(target) });
+    let request = session.request(RemoveRequest { target: Some(target) })?;
     let removed = session.accept(connection.cache().remove(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.rm/1", "RemoveResponse", &removed))?;

@@ -9,7 +9,7 @@ use crate::{json, render};
 
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
-    let request = session.request(VerifyRequest { keys: Vec::new() });
+    let request = session.request(VerifyRequest { keys: Vec::new() })?;
     let read = session.accept(connection.cache().verify(request).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.verify/1", "VerifyResponse", &read))?;
