@@ -1,10 +1,12 @@
 //! Where a prompt comes from: a flag, a file, or whatever is piped in.
 
-use std::fs;
+use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use indicatif::HumanCount;
+use tinygpt_proto::MAX_MESSAGE_BYTES;
 use tinygpt_proto::v1::{TokenIds, explain_request, sample_request, score_request, warm_request};
 
 use crate::failure::Failure;
@@ -46,10 +48,15 @@ impl PromptArgs {
     }
 }
 
-/// The whole text of a file; `-` is stdin.
+/// The whole text of a file; `-` is stdin. Reading ends where no message could hold more, for some
+/// files never end.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     let bytes =
         read_bytes(path).map_err(|source| Failure::Input { path: path.to_owned(), source })?;
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        let most = HumanCount(MAX_MESSAGE_BYTES as u64);
+        return Err(Failure::Usage(format!("{} has more than {most} bytes", name(path))));
+    }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::Usage(format!("{} is not UTF-8 at byte {at}", name(path)))
@@ -57,11 +64,12 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
 }
 
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    if path != Path::new("-") {
-        return fs::read(path);
-    }
+    let too_many = MAX_MESSAGE_BYTES as u64 + 1;
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes)?;
+    match path == Path::new("-") {
+        true => io::stdin().lock().take(too_many).read_to_end(&mut bytes),
+        false => File::open(path)?.take(too_many).read_to_end(&mut bytes),
+    }?;
     Ok(bytes)
 }
 
@@ -95,6 +103,8 @@ into_oneof!(
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -102,6 +112,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "  two lines\n\n").unwrap();
         assert_eq!(read_text(file.path()).unwrap(), "  two lines\n\n");
+    }
+
+    #[test]
+    fn a_file_that_never_ends_is_refused_with_the_number() {
+        let error = read_text(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero has more than 67,108,864 bytes");
     }
 
     #[test]
