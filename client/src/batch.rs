@@ -2,42 +2,35 @@
 //!
 //! A line is an object with `prompt` or `token_ids`, if you like an `id` of any kind and a `model`,
 //! and any of the sampling parameters by their names in the protocol, which then stand in for the
-//! flags. An answer has the line's `index` (from 0, blank lines not counted) and `id`, and either
-//! what `sample --json` prints or an `error`. A bad line is answered like any other and stops
+//! flags. An answer has the line's `index` (from 0; blank lines count and have no answer) and `id`,
+//! and either what `sample --json` prints or an `error`. A bad line is answered like any other and stops
 //! nothing; the exit status tells that there was one, or one that the daemon cancelled.
 
 use std::path::Path;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 
-use futures_util::StreamExt;
-use serde::{Deserialize, Serialize};
+use futures_util::{Stream, StreamExt, stream};
+use indicatif::HumanCount;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
-use tinygpt_proto::Label;
 use tinygpt_proto::v1::{FinishReason, SampleRequest};
+use tinygpt_proto::{Label, MAX_MESSAGE_BYTES};
 use tokio::fs::File;
-use tokio::io::{self, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
-use tokio_stream::wrappers::SplitStream;
+use tokio::io::{self, AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tonic::Code;
 
 use crate::failure::{Failure, Outcome, code_name, reason};
+use crate::patience;
 use crate::prompt::Prompt;
 use crate::report::Report;
 use crate::sample::{SampleOptions, generate};
 use crate::session::Session;
 
-/// One line of input. What is left over are sampling parameters.
-#[derive(Debug, Deserialize)]
-struct Line {
-    #[serde(default)]
-    id: Value,
-    model: Option<String>,
-    prompt: Option<String>,
-    token_ids: Option<Vec<u32>>,
-    #[serde(flatten)]
-    sampling: Map<String, Value>,
-}
+/// One line of input.
+type Line = Map<String, Value>;
 
 /// One line of output.
 #[derive(Debug, Serialize)]
@@ -80,11 +73,12 @@ pub(crate) async fn run(
     session: &Session,
 ) -> Outcome {
     let batch = Batch { options, connection, session };
-    let lines = SplitStream::new(BufReader::new(open(path).await?).split(b'\n'));
-    let numbered = lines.filter(|line| std::future::ready(!is_blank(line))).enumerate();
-    let mut answers = numbered
+    let numbered = lines(open(path).await?).enumerate();
+    let answers = numbered
+        .filter(|(_, line)| std::future::ready(!is_blank(line)))
         .map(async |(index, line)| Ok(batch.answer(index, &line?).await))
         .buffered(jobs.max(1).into());
+    let mut answers = pin!(answers);
     let mut stdout = io::stdout();
     let mut exit = Exit::Done;
     while let Some(answer) = answers.next().await {
@@ -101,14 +95,29 @@ pub(crate) async fn run(
     Ok(exit)
 }
 
-async fn open(path: &Path) -> Result<Pin<Box<dyn AsyncRead>>, Failure> {
+async fn open(path: &Path) -> Result<Pin<Box<dyn AsyncBufRead>>, Failure> {
     if path == Path::new("-") {
-        return Ok(Box::pin(io::stdin()));
+        return Ok(Box::pin(BufReader::new(io::stdin())));
     }
     match File::open(path).await {
-        Ok(file) => Ok(Box::pin(file)),
+        Ok(file) => Ok(Box::pin(BufReader::new(file))),
         Err(source) => Err(Failure::Input { path: path.to_owned(), source }),
     }
+}
+
+/// The lines of a file. Reading ends at a line that no message could hold, for some files never
+/// end.
+fn lines(file: Pin<Box<dyn AsyncBufRead>>) -> impl Stream<Item = io::Result<Vec<u8>>> {
+    const MOST: u64 = MAX_MESSAGE_BYTES as u64;
+    stream::try_unfold(file, async |mut file| {
+        let mut line = Vec::new();
+        let bytes = (&mut file).take(MOST + 1).read_until(b'\n', &mut line).await?;
+        if bytes as u64 > MOST {
+            let words = format!("a line has more than {} bytes", HumanCount(MOST));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));
+        }
+        Ok((bytes > 0).then_some((line, file)))
+    })
 }
 
 fn is_blank(line: &io::Result<Vec<u8>>) -> bool {
@@ -128,8 +137,8 @@ impl Content {
 impl Batch<'_> {
     async fn answer(&self, index: usize, line: &[u8]) -> Answer {
         let (id, result) = match serde_json::from_slice::<Line>(line) {
-            Ok(line) => (line.id.clone(), self.generate(line).await),
-            Err(error) => (Value::Null, Err(Failure::Usage(error.to_string()))),
+            Ok(mut line) => (line.remove("id").unwrap_or_default(), self.generate(line).await),
+            Err(error) => (Value::Null, Err(Failure::Usage(without_line(&error)))),
         };
         let content = match result {
             Ok(report) => Content::Report(Box::new(report)),
@@ -140,25 +149,37 @@ impl Batch<'_> {
 
     async fn generate(&self, line: Line) -> Result<Report, Failure> {
         let (request, options) = self.request(line)?;
-        let generation = generate(self.connection, request, self.session, &mut ()).await?;
+        let call = async || generate(self.connection, request.clone(), self.session, &mut ()).await;
+        let generation = patience::while_full(self.session, call).await?;
         Ok(options.report(generation))
     }
 
     /// The flags' request with what the line has to say about it.
-    fn request(&self, line: Line) -> Result<(SampleRequest, SampleOptions), Failure> {
-        let prompt = match (line.prompt, line.token_ids) {
+    fn request(&self, mut line: Line) -> Result<(SampleRequest, SampleOptions), Failure> {
+        let prompt = match (take(&mut line, "prompt")?, take(&mut line, "token_ids")?) {
             (Some(text), None) => Prompt::Text(text),
             (None, Some(ids)) => Prompt::Ids(ids),
             _ => return Err(Failure::Usage("give either prompt or token_ids".into())),
         };
-        let sampling = self.options.sampling.with(line.sampling);
+        let model = take(&mut line, "model")?;
         let options = SampleOptions {
-            model: line.model.unwrap_or_else(|| self.options.model.clone()),
-            sampling: sampling.map_err(|error| Failure::Usage(error.to_string()))?,
+            model: model.unwrap_or_else(|| self.options.model.clone()),
+            sampling: self.options.sampling.with(line)?,
             ..self.options.clone()
         };
         Ok((options.request(prompt), options))
     }
+}
+
+/// Takes a field out of a line; null is as good as nothing.
+fn take<T: DeserializeOwned>(line: &mut Line, name: &str) -> Result<Option<T>, Failure> {
+    let value = line.remove(name).unwrap_or_default();
+    serde_json::from_value(value).map_err(|error| Failure::Usage(format!("{name}: {error}")))
+}
+
+/// An error in words that do not call every line the first.
+fn without_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
 }
 
 impl From<Failure> for Problem {

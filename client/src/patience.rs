@@ -1,13 +1,13 @@
-//! Asking again while the daemon loads its model.
+//! Asking again while the daemon loads its model, or while its queue is full.
 
 use std::time::Duration;
 
 use tinygpt_client::connect::Connection;
 use tinygpt_client::ready::{self, Readiness};
 use tokio::time::{Instant, sleep};
-use tonic::{Code, Status};
+use tonic::Status;
 
-use crate::failure::{reason, retry_delay};
+use crate::failure::{Failure, reason, retry_delay};
 use crate::session::Session;
 
 /// How long to wait for a model that is being loaded, when nobody says otherwise.
@@ -15,9 +15,6 @@ const LOADING: Duration = Duration::from_secs(120);
 
 /// When to ask again if the daemon does not say.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// The stable reason of a refusal that waiting will cure.
-const REASON: &str = "MODEL_LOADING";
 
 /// Makes a call, again and again as long as the daemon answers that its model is being loaded.
 ///
@@ -32,7 +29,7 @@ pub(crate) async fn while_loading<T>(
     let mut told = false;
     loop {
         let status = match call().await {
-            Err(status) if is_loading(&status) && Instant::now() < end => status,
+            Err(status) if is(&status, "MODEL_LOADING") && Instant::now() < end => status,
             answer => return answer,
         };
         if !std::mem::replace(&mut told, true) {
@@ -50,6 +47,28 @@ pub(crate) async fn while_loading<T>(
     }
 }
 
-fn is_loading(status: &Status) -> bool {
-    status.code() == Code::Unavailable && reason(status).as_deref() == Some(REASON)
+/// Makes a call, again and again as long as the daemon answers that its queue is full. Without a
+/// time limit there is no end to that: the queue moves, or the daemon answers something else.
+///
+/// Only a batch asks so, for what fills the queue may be its own other lines.
+pub(crate) async fn while_full<T>(
+    session: &Session,
+    mut call: impl AsyncFnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let end = session.timeout.map(|timeout| Instant::now() + timeout);
+    loop {
+        let status = match call().await {
+            Err(Failure::Daemon(status)) if is(&status, "QUEUE_FULL") => status,
+            answer => return answer,
+        };
+        if end.is_some_and(|end| Instant::now() >= end) {
+            return Err(Failure::Daemon(status));
+        }
+        sleep(retry_delay(&status).unwrap_or(PAUSE)).await;
+    }
+}
+
+/// Whether a refusal has this stable reason.
+fn is(status: &Status, stable: &str) -> bool {
+    reason(status).as_deref() == Some(stable)
 }

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tinygpt_proto::v1::Sampling;
 
+use crate::failure::Failure;
+
 /// The flags that say how tokens are chosen. A batch's lines use the same names as the protocol.
 /// Numbers are passed on as they are: the daemon refuses what it cannot do, and says why.
 /// Only what JSON has no number for is refused here, for a batch merges by way of JSON.
@@ -53,11 +55,18 @@ impl SamplingArgs {
     /// These, with some of them replaced by name.
     ///
     /// # Errors
-    /// When there is no such parameter, or it has another type.
-    pub(crate) fn with(&self, over: Map<String, Value>) -> serde_json::Result<Self> {
-        let mut merged: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
-        merged.extend(over);
-        serde_json::from_value(merged.into())
+    /// When there is no such parameter, or it has another type, by its name.
+    pub(crate) fn with(&self, over: Map<String, Value>) -> Result<Self, Failure> {
+        over.into_iter().try_fold(self.clone(), |sampling, (name, value)| {
+            let replaced = sampling.replace(&name, value);
+            replaced.map_err(|error| Failure::Usage(format!("{name}: {error}")))
+        })
+    }
+
+    fn replace(&self, name: &str, value: Value) -> serde_json::Result<Self> {
+        let mut all = serde_json::to_value(self)?;
+        all[name] = value;
+        serde_json::from_value(all)
     }
 }
 
@@ -94,9 +103,9 @@ impl From<SamplingArgs> for Sampling {
 mod tests {
     use super::*;
 
-    fn merged(over: &str) -> serde_json::Result<SamplingArgs> {
+    fn merged(over: &str) -> Result<SamplingArgs, Failure> {
         let base = SamplingArgs { logprobs: Some(3), ..Default::default() };
-        base.with(serde_json::from_str(over)?)
+        base.with(serde_json::from_str(over).unwrap())
     }
 
     #[test]
@@ -112,5 +121,17 @@ mod tests {
     fn a_name_that_is_no_parameter_is_refused() {
         let error = merged(r#"{"temprature": 0}"#).unwrap_err().to_string();
         assert!(error.contains("temprature"), "{error}");
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_under_its_name() {
+        for (over, words) in [
+            (r#"{"top_p": 1, "temperature": "hot"}"#, "temperature: invalid type: string"),
+            (r#"{"max_tokens": -1}"#, "max_tokens: invalid value: integer `-1`"),
+            (r#"{"stop": "\n"}"#, "stop: invalid type: string"),
+        ] {
+            let error = merged(over).unwrap_err().to_string();
+            assert!(error.starts_with(words), "{error}");
+        }
     }
 }

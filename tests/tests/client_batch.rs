@@ -47,17 +47,57 @@ fn a_bad_line_is_answered_where_it_stands_and_stops_nothing() {
         {\"prompt\": \"a\", \"token_ids\": [1]}\n\
         {\"prompt\": \"a\", \"model\": \"none\"}\n\
         \xff\n\
+        {\"id\": 9, \"prompt\": 3}\n\
+        {\"prompt\": \"a\", \"stop\": \"x\"}\n\
         {\"token_ids\": [97]}";
     let answer = home.pipe(&[&BATCH[..], &["-"]].concat(), input);
     assert_eq!(answer.code, i32::from(Exit::Partial.code()), "{}", answer.stderr);
     let answers = answer.lines();
     let codes: Vec<_> = answers.iter().map(|answer| answer["error"]["code"].as_str()).collect();
-    let invalid = Some("INVALID_ARGUMENT");
-    assert_eq!(codes, [None, invalid, invalid, invalid, invalid, Some("NOT_FOUND"), invalid, None]);
+    let (invalid, unknown) = (Some("INVALID_ARGUMENT"), Some("NOT_FOUND"));
+    let expected =
+        [None, invalid, invalid, invalid, invalid, unknown, invalid, invalid, invalid, None];
+    assert_eq!(codes, expected);
+    let indices: Vec<_> = answers.iter().map(|answer| answer["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, [0, 1, 3, 4, 5, 6, 7, 8, 9, 10], "the blank line counts");
     assert_eq!(answers[2]["error"]["reason"], "OUT_OF_RANGE");
-    assert_eq!((&answers[2]["id"], &answers[3]["id"]), (&json!(7), &json!(8)));
-    assert!(answers[3]["error"]["message"].as_str().unwrap().contains("temprature"));
-    assert_eq!(answers[0]["text"], answers[7]["text"]);
+    for (at, id) in [(2, 7), (3, 8), (7, 9)] {
+        assert_eq!(answers[at]["id"], id);
+    }
+    for (at, words) in [
+        (1, "at column 2"),
+        (3, "temprature: unknown field"),
+        (7, "prompt: invalid type: integer `3`, expected a string"),
+        (8, "stop: invalid type: string \"x\", expected a sequence"),
+    ] {
+        let message = answers[at]["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{message}");
+        assert!(!message.contains("line 1"), "{message}");
+    }
+    assert_eq!(answers[0]["text"], answers[9]["text"]);
+}
+
+#[test]
+fn more_jobs_than_the_queue_holds_are_all_done() {
+    let home = Home::new();
+    // Room for one request that runs, and for one that waits.
+    let _daemon = home.serve(&["--queue", "1", "--active-memory", "900KB"]);
+    let line = json!({ "prompt": verse(0), "max_tokens": 100 }).to_string();
+    let input = [&*line; 6].join("\n");
+    let batch = ["sample", "--temperature", "0", "--jobs", "6", "--batch", "-"];
+    let answers = home.pipe(&batch, input.as_bytes()).ok().lines();
+    assert_eq!(answers.len(), 6);
+    for answer in &answers {
+        assert_eq!(answer["text"], answers[0]["text"]);
+    }
+}
+
+#[test]
+fn a_line_that_never_ends_ends_the_batch_with_the_number() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    let answer = home.run(&["sample", "--batch", "/dev/zero"]);
+    answer.failed(Exit::Usage, "cannot read /dev/zero: a line has more than 67,108,864 bytes");
 }
 
 #[test]
