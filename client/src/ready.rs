@@ -49,13 +49,15 @@ pub enum Readiness {
 /// last answer.
 pub async fn wait(connection: &Connection, deadline: Instant) -> Readiness {
     let mut pauses = Pauses::until(deadline);
+    let mut last = Readiness::Not("no answer from its health service".into());
     loop {
-        let seen = match timeout_at(deadline, check(connection)).await {
-            Ok(seen) => seen,
-            Err(_) => return Readiness::Not("no answer from its health service".into()),
-        };
-        if seen == Readiness::Serving || !pauses.pause().await {
-            return seen;
+        // A question that the deadline cuts short says nothing new.
+        match timeout_at(deadline, check(connection)).await {
+            Ok(seen) => last = seen,
+            Err(_) => return last,
+        }
+        if last == Readiness::Serving || !pauses.pause().await {
+            return last;
         }
     }
 }

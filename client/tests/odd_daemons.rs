@@ -20,6 +20,7 @@ use tokio_stream::Iter;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
+use tonic_health::ServingStatus;
 use tonic_types::{ErrorDetails, StatusExt};
 
 /// How the daemon is odd.
@@ -117,7 +118,7 @@ fn loading() -> Status {
     Status::with_error_details(Code::Unavailable, "model x is still loading", details)
 }
 
-/// Serves for as long as the test runs.
+/// Serves for as long as the test runs, and says that it is not healthy.
 fn serve(oddity: Oddity) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
@@ -126,10 +127,13 @@ fn serve(oddity: Oddity) -> (tempfile::TempDir, PathBuf) {
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
+            let (reporter, health) = tonic_health::server::health_reporter();
+            reporter.set_service_status("", ServingStatus::NotServing).await;
             let listener = UnixListener::bind(&path).unwrap();
             ready.send(()).unwrap();
             Server::builder()
                 .add_service(InferenceServiceServer::new(oddity))
+                .add_service(health)
                 .serve_with_incoming(UnixListenerStream::new(listener))
                 .await
                 .unwrap();
@@ -215,4 +219,54 @@ fn a_daemon_that_never_answers_is_given_up_at_the_deadline() {
     let (_folder, socket) = serve(Oddity::Stuck);
     let output = sample(&socket, &["--timeout", "0.3"]);
     assert_eq!(output.status.code(), Some(Exit::Deadline.code().into()), "{}", stderr(&output));
+}
+
+#[test]
+fn waiting_in_vain_ends_with_the_last_answer() {
+    let (_folder, socket) = serve(Oddity::Stuck);
+    for time in ["0.2", "0.21", "0.22"] {
+        let output = client(&socket, &["wait", "--ready", "--timeout", time]);
+        assert_eq!(output.status.code(), Some(Exit::Deadline.code().into()));
+        assert!(stderr(&output).ends_with(": NOT_SERVING\n"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_socket_that_is_silent_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for arguments in [
+        &["status"][..],
+        &["models"],
+        &["cache", "ls"],
+        &["cache", "show", "abcd"],
+        &["cache", "stats"],
+        &["tokenize", "x"],
+        &["score", "--prompt", "x"],
+        &["wait", "--ready"],
+    ] {
+        let output = client(&socket, &[arguments, &["--timeout", "0.2"]].concat());
+        let code = output.status.code();
+        assert_eq!(code, Some(Exit::Deadline.code().into()), "{arguments:?}");
+    }
+    let output = client(&socket, &["doctor", "--timeout", "0.2"]);
+    let checks = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(Exit::Failed.code().into()), "{checks}");
+    assert!(checks.contains("FAIL  health   no end of an answer after 0.2 s"), "{checks}");
+}
+
+#[test]
+fn looking_at_a_silent_daemon_takes_seconds_when_no_time_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let looks = ["status", "doctor", "models"];
+    let codes = thread::scope(|scope| {
+        let socket = &socket;
+        let looks = looks.map(|look| scope.spawn(move || client(socket, &[look]).status.code()));
+        looks.map(|look| look.join().unwrap())
+    });
+    let expected = [Exit::Deadline, Exit::Failed, Exit::Deadline];
+    assert_eq!(codes, expected.map(|exit| Some(exit.code().into())));
 }
