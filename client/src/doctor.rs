@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::Stdio;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
@@ -18,8 +18,9 @@ use tinygpt_client::start::Launch;
 use tinygpt_proto::Label;
 use tinygpt_proto::socket::{MAX_PATH_BYTES, Origin, SocketPath};
 use tinygpt_proto::v1::{ModelState, StatusRequest, StatusResponse};
+use tokio::process::Command;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::render;
 use crate::session::Session;
 use crate::version;
@@ -72,7 +73,7 @@ pub(crate) async fn run(_: DoctorArgs, session: &Session) -> Outcome {
         Ok(connection) => checks.extend(daemon(&connection, session).await),
         Err(failure) => checks.push(unreachable(&session.socket, &failure.to_string())),
     }
-    checks.extend([program(&session.socket), files()]);
+    checks.extend([program(session).await, files()]);
     if session.json {
         render::json(&json!({ "schema": "tinygpt.doctor/1", "checks": checks }))?;
     } else {
@@ -138,20 +139,24 @@ fn unreachable(socket: &SocketPath, failure: &str) -> Check {
     }
 }
 
+/// Both questions at once: a daemon that is stuck answers neither, and is waited for only once.
 async fn daemon(connection: &Connection, session: &Session) -> Vec<Check> {
-    let mut checks = vec![health(connection).await];
-    match connection.admin().status(session.request(StatusRequest {})?).await {
-        Ok(status) => checks.extend(inside(status.get_ref())),
-        Err(status) => checks.push(Check::fail("daemon", status.message(), "restart it")),
+    let health = async { Ok::<_, Failure>(ready::check(connection).await) };
+    let status = async {
+        let request = session.request(StatusRequest {})?;
+        Ok::<_, Failure>(connection.admin().status(request).await?.into_inner())
+    };
+    let (health, status) = tokio::join!(session.at_once(health), session.at_once(status));
+    let mut checks = vec![match health {
+        Ok(Readiness::Serving) => Check::ok("health", "SERVING"),
+        Ok(Readiness::Not(state)) => Check::fail("health", state, "look into the daemon's log"),
+        Err(failure) => Check::fail("health", failure.to_string(), "look into the daemon's log"),
+    }];
+    match status {
+        Ok(status) => checks.extend(inside(&status)),
+        Err(failure) => checks.push(Check::fail("daemon", failure.to_string(), "restart it")),
     }
     checks
-}
-
-async fn health(connection: &Connection) -> Check {
-    match ready::check(connection).await {
-        Readiness::Serving => Check::ok("health", "SERVING"),
-        Readiness::Not(state) => Check::fail("health", state, "look into the daemon's log"),
-    }
 }
 
 /// What the daemon says about itself.
@@ -204,29 +209,34 @@ fn cache(status: &StatusResponse) -> Check {
 }
 
 /// What would be started, were it needed.
-fn program(socket: &SocketPath) -> Check {
-    match Launch::find(socket) {
+async fn program(session: &Session) -> Check {
+    match Launch::find(&session.socket) {
         Err(error) => Check::warn(
             "program",
             error.to_string(),
             "put tinygptd beside tinygpt-client or on PATH",
         ),
         Ok(launch) => {
-            let output = Command::new(&launch.program).arg("--version").output();
-            let version =
-                output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
             let path = launch.program.display();
-            match version {
+            match session.at_once(version(&launch.program)).await {
                 Ok(version) => Check::ok(
                     "program",
                     format!("{path} ({version}), log {}", launch.log.display()),
                 ),
-                Err(error) => {
-                    Check::fail("program", format!("{path}: {error}"), "install it again")
+                Err(failure) => {
+                    Check::fail("program", format!("{path}: {failure}"), "install it again")
                 }
             }
         }
     }
+}
+
+/// What the program says that it is.
+async fn version(program: &Path) -> Result<String, Failure> {
+    let mut command = Command::new(program);
+    let output = command.arg("--version").stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let output = output.map_err(|source| Failure::Input { path: program.to_owned(), source })?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn files() -> Check {
@@ -241,7 +251,7 @@ fn files() -> Check {
     }
 }
 
-fn show(check: &Check) -> Result<(), crate::failure::Failure> {
+fn show(check: &Check) -> Result<(), Failure> {
     let (word, color) = match check.state {
         State::Ok => ("ok  ", AnsiColor::Green),
         State::Warn => ("warn", AnsiColor::Yellow),

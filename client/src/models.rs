@@ -26,7 +26,7 @@ const COLUMNS: [&str; 10] = [
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(ModelServiceListRequest {})?;
-    let response = session.accept(connection.models().list(request).await?);
+    let response = session.accept(session.at_once(connection.models().list(request)).await?);
     if session.json {
         render::json(&json::object("tinygpt.models/1", "ModelServiceListResponse", &response))?;
         return Ok(Exit::Done);

@@ -9,6 +9,7 @@ use tinygpt_client::connect::{ConnectError, Connection};
 use tinygpt_client::start::Launch;
 use tinygpt_proto::socket::{Origin, SocketPath};
 use tinygpt_proto::{MAX_MESSAGE_BYTES, VERSION_HEADER};
+use tokio::time::timeout;
 use tonic::Status;
 
 use crate::cli::Common;
@@ -17,6 +18,9 @@ use crate::version;
 
 /// How long a daemon that this client starts may take until it serves, when nobody says otherwise.
 const START: Duration = Duration::from_secs(60);
+
+/// How long a daemon may take to tell what it is and has, when nobody says otherwise.
+const GLANCE: Duration = Duration::from_secs(10);
 
 /// What a command knows about its surroundings.
 #[derive(Debug)]
@@ -95,6 +99,20 @@ impl Session {
             request.set_timeout(timeout);
         }
         Ok(request)
+    }
+
+    /// An answer that a daemon has at hand: when it does not come within [`GLANCE`], or the time that
+    /// was given, the daemon is stopped or stuck.
+    pub(crate) async fn at_once<T, E>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        let limit = self.timeout.unwrap_or(GLANCE);
+        let answer = timeout(limit, answer).await.map_err(|_| Failure::Overdue(limit))?;
+        Ok(answer?)
     }
 
     /// The answer. When a daemon of another version gave it, that is said, once.

@@ -11,7 +11,7 @@ use crate::{json, render};
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(StatusRequest {})?;
-    let status = session.accept(connection.admin().status(request).await?);
+    let status = session.accept(session.at_once(connection.admin().status(request)).await?);
     if session.json {
         render::json(&json::object("tinygpt.status/1", "StatusResponse", &status))?;
         return Ok(Exit::Done);

@@ -3,10 +3,12 @@
 use clap::Args;
 use comfy_table::CellAlignment;
 use serde_json::json;
+use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{CacheEntry, CacheServiceListRequest};
+use tonic::Request;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::session::Session;
 use crate::{json, render};
 
@@ -27,11 +29,7 @@ pub(crate) struct LsArgs {
 pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(CacheServiceListRequest { model: args.model })?;
-    let mut stream = session.accept(connection.cache().list(request).await?);
-    let mut entries = Vec::new();
-    while let Some(response) = stream.message().await? {
-        entries.extend(response.entry);
-    }
+    let entries = session.at_once(entries(&connection, request, session)).await?;
     if session.json {
         let entries: Vec<_> =
             entries.iter().map(|entry| json::fields("CacheEntry", entry)).collect();
@@ -45,6 +43,19 @@ pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
     }
     render::table(&table)?;
     Ok(Exit::Done)
+}
+
+async fn entries(
+    connection: &Connection,
+    request: Request<CacheServiceListRequest>,
+    session: &Session,
+) -> Result<Vec<CacheEntry>, Failure> {
+    let mut stream = session.accept(connection.cache().list(request).await?);
+    let mut entries = Vec::new();
+    while let Some(response) = stream.message().await? {
+        entries.extend(response.entry);
+    }
+    Ok(entries)
 }
 
 fn row(entry: &CacheEntry) -> Vec<String> {

@@ -18,7 +18,7 @@ pub(crate) struct ShowArgs {
 pub(crate) async fn run(args: ShowArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(CacheServiceGetRequest { key: args.key })?;
-    let response = session.accept(connection.cache().get(request).await?);
+    let response = session.accept(session.at_once(connection.cache().get(request)).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.show/1", "CacheServiceGetResponse", &response))?;
     } else {

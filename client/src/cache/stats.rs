@@ -10,7 +10,7 @@ use crate::{json, render};
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(StatsRequest {})?;
-    let stats = session.accept(connection.cache().stats(request).await?);
+    let stats = session.accept(session.at_once(connection.cache().stats(request)).await?);
     if session.json {
         render::json(&json::object("tinygpt.cache.stats/1", "StatsResponse", &stats))?;
     } else {
