@@ -101,6 +101,6 @@ fn leave(runtime: Runtime) {
 
 fn report(failure: &Failure) {
     if !failure.is_silent() {
-        anstream::eprintln!("tinygpt-client: {failure}");
+        render::remark(&format!("tinygpt-client: {failure}"));
     }
 }

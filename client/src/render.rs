@@ -1,6 +1,7 @@
-//! Answers on stdout: JSON, tables, sizes and times as people read them.
+//! Answers on stdout: JSON, tables, sizes and times as people read them; and remarks on stderr.
 //!
-//! Every write is checked: a reader that has gone ends the command quietly.
+//! Every write to stdout is checked: a reader that has gone ends the command quietly.
+//! A remark that cannot be written is lost: there is nowhere left to say so.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
@@ -34,6 +35,11 @@ pub(crate) fn styled(text: &str) -> Result<(), Failure> {
     let mut stdout = anstream::stdout().lock();
     writeln!(stdout, "{text}")?;
     Ok(())
+}
+
+/// Says a line on stderr.
+pub(crate) fn remark(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
 /// Prints a table.

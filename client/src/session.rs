@@ -14,6 +14,7 @@ use tonic::Status;
 
 use crate::cli::Common;
 use crate::failure::Failure;
+use crate::render;
 use crate::version;
 
 /// How long a daemon that this client starts may take until it serves, when nobody says otherwise.
@@ -129,7 +130,7 @@ impl Session {
     /// Says something on stderr, unless asked to be quiet.
     pub(crate) fn say(&self, words: &str) {
         if !self.quiet {
-            anstream::eprintln!("{words}");
+            render::remark(words);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! number.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
@@ -136,6 +136,26 @@ fn a_daemon_that_dies_in_the_middle_is_reported() {
     let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(Exit::Unavailable.code().into()), "{words}");
     assert!(words.contains("connection to the daemon broke"), "{words}");
+}
+
+#[test]
+fn a_full_disk_under_stderr_loses_remarks_and_under_stdout_is_a_failure() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    let (full, null) = ("/dev/full", "/dev/null");
+    let end = |arguments: &str, stdout, stderr| {
+        let open = |path| File::options().write(true).open(path).unwrap();
+        let mut command = home.client();
+        command.args(arguments.split(' ')).stdout(open(stdout)).stderr(open(stderr));
+        command.status().unwrap().code().unwrap()
+    };
+    let failed = i32::from(Exit::Failed.code());
+    for arguments in ["sample -n 4 --prompt x", "warm --prompt x", "score --prompt xyz", "status"] {
+        assert_eq!(end(arguments, null, full), 0, "{arguments}");
+        assert_eq!(end(arguments, full, null), failed, "{arguments}");
+        assert_eq!(end(arguments, full, full), failed, "{arguments}");
+    }
+    assert_eq!(end("cache show abcdef", null, full), i32::from(Exit::NotFound.code()));
 }
 
 #[test]
