@@ -25,7 +25,6 @@ use tonic::Code;
 use crate::failure::{Failure, Outcome, code_name, reason};
 use crate::patience;
 use crate::prompt::Prompt;
-use crate::report::Report;
 use crate::sample::{SampleOptions, generate};
 use crate::session::Session;
 
@@ -45,7 +44,7 @@ struct Answer {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Content {
-    Report(Box<Report>),
+    Report(Map<String, Value>),
     Error { error: Problem },
 }
 
@@ -128,7 +127,7 @@ impl Content {
     /// Whether it is what the line asked for; what the daemon cancelled is not.
     fn is_whole(&self) -> bool {
         match self {
-            Self::Report(report) => report.finish_reason != Some(FinishReason::Cancelled.label()),
+            Self::Report(report) => report["finish_reason"] != FinishReason::Cancelled.label(),
             Self::Error { .. } => false,
         }
     }
@@ -141,17 +140,17 @@ impl Batch<'_> {
             Err(error) => (Value::Null, Err(Failure::Usage(without_line(&error)))),
         };
         let content = match result {
-            Ok(report) => Content::Report(Box::new(report)),
+            Ok(report) => Content::Report(report),
             Err(failure) => Content::Error { error: failure.into() },
         };
         Answer { index, id, content }
     }
 
-    async fn generate(&self, line: Line) -> Result<Report, Failure> {
+    async fn generate(&self, line: Line) -> Result<Map<String, Value>, Failure> {
         let (request, options) = self.request(line)?;
         let call = async || generate(self.connection, request.clone(), self.session, &mut ()).await;
         let generation = patience::while_full(self.session, call).await?;
-        Ok(options.report(generation))
+        Ok(options.report(&generation))
     }
 
     /// The flags' request with what the line has to say about it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::sample_response::Event;
 use tinygpt_proto::v1::{Admitted, Delta, Done, FinishReason, TokenLogprobs};
@@ -10,7 +11,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use crate::failure::Failure;
-use crate::report::{Report, label};
+use crate::json;
 
 /// How much later than its deadline a daemon may answer before this side gives up by itself.
 const GRACE: Duration = Duration::from_secs(1);
@@ -91,28 +92,26 @@ impl Generation {
         }
     }
 
-    /// As JSON. `echoed` and `scored` say whether prompt ids and log-probabilities were asked for.
-    pub(crate) fn report(self, schema: &'static str, echoed: bool, scored: bool) -> Report {
-        let warnings = self.warnings().cloned().collect();
-        let Self { admitted, text, token_ids, logprobs, done } = self;
-        Report {
-            schema,
-            text,
-            token_ids,
-            prompt_token_ids: echoed.then_some(admitted.prompt_token_ids),
-            finish_reason: label(done.finish_reason()),
-            model: admitted.model,
-            verdict: label(done.verdict()),
-            reason: label(done.reason()),
-            divergence: done.divergence.map(Into::into),
-            logprobs: scored.then(|| logprobs.into_iter().map(Into::into).collect()),
-            usage: done.usage.unwrap_or_default().into(),
-            timings: done.timings.unwrap_or_default().into(),
-            numerics: done.numerics,
-            prompt_key: done.prompt_key,
-            seed: admitted.seed,
-            warnings,
+    /// As JSON: what `Done` says, and before it what led there. `echoed` and `scored` say whether
+    /// prompt ids and log-probabilities were asked for.
+    pub(crate) fn report(&self, schema: &str, echoed: bool, scored: bool) -> Map<String, Value> {
+        let admitted = &self.admitted;
+        let mut report = Map::new();
+        let mut add = |name: &str, value: Value| report.insert(name.into(), value);
+        add("schema", schema.into());
+        add("text", (&*self.text).into());
+        add("token_ids", (&*self.token_ids).into());
+        if echoed {
+            add("prompt_token_ids", (&*admitted.prompt_token_ids).into());
         }
+        if scored {
+            add("logprobs", json::all("TokenLogprobs", &self.logprobs));
+        }
+        add("model", (&*admitted.model).into());
+        add("seed", admitted.seed.into());
+        report.extend(json::fields("Done", &self.done));
+        report.insert("warnings".into(), self.warnings().map(|words| &**words).collect());
+        report
     }
 }
 

@@ -1,11 +1,12 @@
-//! Any message of the protocol as JSON, by reflection.
+//! Any message of the protocol as JSON, by reflection: a contract with scripts.
 //!
-//! `--json` of the commands that show state prints the daemon's message itself, under the names of
-//! the `.proto` files, so that a new field appears in scripts on the day the daemon has it.
+//! `--json` prints the daemon's own messages under the names of the `.proto` files, so that a new
+//! field appears in scripts on the day the daemon has it.
 //! It differs from protobuf's own JSON mapping where that serves scripts badly: names are not
 //! turned into camel case, 64-bit numbers are numbers, fields are never left out, enum values have
-//! no prefix, and what is unset or unspecified is null.
+//! no prefix, what is unset or unspecified is null, and a token with its log-probability is a pair.
 
+use std::sync::LazyLock;
 use std::time::SystemTime;
 
 use prost::Message;
@@ -14,6 +15,10 @@ use prost_reflect::{
 };
 use serde_json::{Map, Number, Value as Json};
 use tinygpt_proto::FILE_DESCRIPTOR_SET;
+
+/// Empty only if the descriptor set were no descriptor set, which the tests exclude.
+static POOL: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(FILE_DESCRIPTOR_SET).unwrap_or_default());
 
 /// The message, which is a `tinygpt.v1.NAME`, as an object that begins with `schema`.
 pub(crate) fn object(schema: &str, name: &str, message: &impl Message) -> Map<String, Json> {
@@ -28,10 +33,14 @@ pub(crate) fn fields(name: &str, message: &impl Message) -> Map<String, Json> {
     decode(name, &message.encode_to_vec()).map(|message| of_message(&message)).unwrap_or_default()
 }
 
+/// Messages, each a `tinygpt.v1.NAME`, as an array of objects.
+pub(crate) fn all(name: &str, messages: &[impl Message]) -> Json {
+    messages.iter().map(|message| fields(name, message)).collect()
+}
+
 /// `None` only if the descriptor set did not describe the generated code, which the tests exclude.
 fn decode(name: &str, bytes: &[u8]) -> Option<DynamicMessage> {
-    let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).ok()?;
-    let descriptor = pool.get_message_by_name(&format!("tinygpt.v1.{name}"))?;
+    let descriptor = POOL.get_message_by_name(&format!("tinygpt.v1.{name}"))?;
     DynamicMessage::decode(descriptor, bytes).ok()
 }
 
@@ -69,7 +78,13 @@ fn of_value(value: &Value, kind: &Kind) -> Json {
             Kind::Enum(descriptor) => label(descriptor, *number),
             _ => Json::Null,
         },
-        Value::Message(message) => time(message).unwrap_or_else(|| of_message(message).into()),
+        Value::Message(message) => match message.descriptor().full_name() {
+            "google.protobuf.Timestamp" => time(message),
+            "tinygpt.v1.TokenProbability" => {
+                of_message(message).into_iter().map(|(_, value)| value).collect()
+            }
+            _ => of_message(message).into(),
+        },
         Value::List(values) => values.iter().map(|value| of_value(value, kind)).collect(),
         Value::Map(entries) => of_map(entries.iter(), kind),
     }
@@ -112,20 +127,21 @@ fn label(descriptor: &EnumDescriptor, number: i32) -> Json {
     }
 }
 
-/// A timestamp in RFC 3339.
-fn time(message: &DynamicMessage) -> Option<Json> {
-    if message.descriptor().full_name() != "google.protobuf.Timestamp" {
-        return None;
+/// A timestamp in RFC 3339; null when no calendar has it.
+fn time(message: &DynamicMessage) -> Json {
+    let time = message.transcode_to::<prost_types::Timestamp>().ok();
+    match time.and_then(|time| SystemTime::try_from(time).ok()) {
+        Some(time) => humantime::format_rfc3339_millis(time).to_string().into(),
+        None => Json::Null,
     }
-    let time: prost_types::Timestamp = message.transcode_to().ok()?;
-    let time = SystemTime::try_from(time).ok()?;
-    Some(humantime::format_rfc3339_millis(time).to_string().into())
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use tinygpt_proto::v1::{Budget, DaemonState, StatusResponse};
+    use tinygpt_proto::v1::{
+        Budget, DaemonState, Delta, StatusResponse, TokenLogprobs, TokenProbability,
+    };
 
     use super::*;
 
@@ -153,5 +169,14 @@ mod tests {
     #[test]
     fn a_float_has_the_digits_that_were_meant() {
         assert_eq!(shortest(0.1).to_string(), "0.1");
+    }
+
+    #[test]
+    fn the_likeliest_tokens_are_pairs() {
+        let top = vec![TokenProbability { id: 2, logprob: -0.1 }];
+        let token = TokenLogprobs { id: 1, logprob: None, top };
+        let delta = Delta { logprobs: vec![token], ..Default::default() };
+        let expected = serde_json::json!([{ "id": 1, "logprob": null, "top": [[2, -0.1]] }]);
+        assert_eq!(fields("Delta", &delta)["logprobs"], expected);
     }
 }

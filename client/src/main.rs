@@ -20,7 +20,6 @@ mod patience;
 mod progress;
 mod prompt;
 mod render;
-mod report;
 mod sample;
 mod sampling;
 mod score;

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::{Map, Value};
 use tinygpt_client::connect::Connection;
 use tinygpt_proto::v1::SampleRequest;
 use tokio_stream::StreamExt;
@@ -79,9 +80,8 @@ pub(crate) async fn run(args: SampleArgs, session: &Session) -> Outcome {
     }
     if session.json {
         let generation = generate(&connection, request, session, &mut progress).await?;
-        let exit = generation.exit();
-        render::json(&args.options.report(generation))?;
-        return Ok(exit);
+        render::json(&args.options.report(&generation))?;
+        return Ok(generation.exit());
     }
     let generation = generate(&connection, request, session, &mut TextView::new(progress)).await;
     close_line(session)?;
@@ -105,7 +105,7 @@ impl SampleOptions {
         }
     }
 
-    pub(crate) fn report(&self, generation: Generation) -> crate::report::Report {
+    pub(crate) fn report(&self, generation: &Generation) -> Map<String, Value> {
         generation.report(SCHEMA, self.echo_ids, self.sampling.logprobs.is_some())
     }
 }

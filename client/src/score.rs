@@ -2,7 +2,7 @@
 
 use clap::Args;
 use comfy_table::CellAlignment;
-use serde::Serialize;
+use serde_json::{Map, Value};
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 
@@ -10,9 +10,8 @@ use crate::caching::ReuseArgs;
 use crate::failure::Outcome;
 use crate::patience;
 use crate::prompt::PromptArgs;
-use crate::render;
-use crate::report::{Logprobs, Timings, Usage, label};
 use crate::session::Session;
+use crate::{json, render};
 
 /// Tells the log-probability of each given token but the first.
 #[derive(Debug, Args)]
@@ -29,20 +28,6 @@ pub(crate) struct ScoreArgs {
     reuse: ReuseArgs,
 }
 
-/// What `score --json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    schema: &'static str,
-    model: String,
-    token_ids: Vec<u32>,
-    logprobs: Vec<Logprobs>,
-    verdict: Option<&'static str>,
-    reason: Option<&'static str>,
-    usage: Usage,
-    timings: Timings,
-    numerics: String,
-}
-
 pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
     let request = ScoreRequest {
         model: args.model,
@@ -57,7 +42,7 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
     let call = async || connection.inference().score(session.request(request.clone())?).await;
     let response = session.accept(patience::while_loading(&connection, session, call).await?);
     if session.json {
-        render::json(&Report::from(response))?;
+        render::json(&report(&response))?;
     } else {
         session.say(&sum(&response.tokens));
         render::table(&table(&response.tokens))?;
@@ -88,19 +73,11 @@ fn sum(tokens: &[TokenLogprobs]) -> String {
     )
 }
 
-impl From<ScoreResponse> for Report {
-    fn from(response: ScoreResponse) -> Self {
-        let (verdict, reason) = (label(response.verdict()), label(response.reason()));
-        Self {
-            schema: "tinygpt.score/1",
-            model: response.model,
-            token_ids: response.tokens.iter().map(|token| token.id).collect(),
-            logprobs: response.tokens.into_iter().map(Into::into).collect(),
-            verdict,
-            reason,
-            usage: response.usage.unwrap_or_default().into(),
-            timings: response.timings.unwrap_or_default().into(),
-            numerics: response.numerics,
-        }
-    }
+/// As JSON, with the names that generations use.
+fn report(response: &ScoreResponse) -> Map<String, Value> {
+    let mut report = json::object("tinygpt.score/1", "ScoreResponse", response);
+    let tokens = report.shift_remove("tokens").unwrap_or_default();
+    report.insert("token_ids".into(), response.tokens.iter().map(|token| token.id).collect());
+    report.insert("logprobs".into(), tokens);
+    report
 }

@@ -1,14 +1,13 @@
 //! How a generation is shown while it goes on.
 
-use serde_json::json;
+use serde_json::{Map, Value};
 use tinygpt_proto::v1::sample_response::Event;
-use tinygpt_proto::v1::{Admitted, Delta, Done};
-use tokio::io::{AsyncWriteExt, Stdout};
+use tokio::io::{self, AsyncWriteExt, Stdout};
 
 use crate::failure::Failure;
 use crate::generation::Viewer;
+use crate::json;
 use crate::progress::Progress;
-use crate::report::{Logprobs, Timings, Usage, label};
 
 /// Writes text to stdout as it comes.
 ///
@@ -39,7 +38,7 @@ impl Viewer for Progress {
 
 impl TextView {
     pub(crate) fn new(progress: Progress) -> Self {
-        Self { stdout: tokio::io::stdout(), progress }
+        Self { stdout: io::stdout(), progress }
     }
 }
 
@@ -58,69 +57,29 @@ impl Viewer for TextView {
 
 impl LineView {
     pub(crate) fn new() -> Self {
-        Self { stdout: tokio::io::stdout() }
+        Self { stdout: io::stdout() }
     }
 }
 
 impl Viewer for LineView {
     async fn show(&mut self, event: &Event) -> Result<(), Failure> {
-        let line = format!("{}\n", json(event));
-        self.stdout.write_all(line.as_bytes()).await?;
+        let mut line = serde_json::to_vec(&object(event)).map_err(io::Error::from)?;
+        line.push(b'\n');
+        self.stdout.write_all(&line).await?;
         self.stdout.flush().await?;
         Ok(())
     }
 }
 
 /// An event as JSON: its name, then its fields as the protocol names them.
-fn json(event: &Event) -> serde_json::Value {
-    match event {
-        Event::Admitted(admitted) => admitted_json(admitted),
-        Event::PrefillProgress(progress) => json!({
-            "event": "prefill_progress",
-            "done_tokens": progress.done_tokens,
-            "total_tokens": progress.total_tokens,
-        }),
-        Event::Delta(delta) => delta_json(delta),
-        Event::Done(done) => done_json(done),
-    }
-}
-
-fn admitted_json(admitted: &Admitted) -> serde_json::Value {
-    json!({
-        "event": "admitted",
-        "model": admitted.model,
-        "prompt_tokens": admitted.prompt_tokens,
-        "max_tokens": admitted.max_tokens,
-        "queue_ms": admitted.queue_ms,
-        "verdict": label(admitted.verdict()),
-        "reason": label(admitted.reason()),
-        "divergence": admitted.divergence.clone().map(crate::report::Divergence::from),
-        "warnings": admitted.warnings,
-        "prompt_token_ids": admitted.prompt_token_ids,
-        "seed": admitted.seed,
-    })
-}
-
-fn delta_json(delta: &Delta) -> serde_json::Value {
-    json!({
-        "event": "delta",
-        "text": delta.text,
-        "token_ids": delta.token_ids,
-        "logprobs": delta.logprobs.iter().cloned().map(Logprobs::from).collect::<Vec<_>>(),
-    })
-}
-
-fn done_json(done: &Done) -> serde_json::Value {
-    json!({
-        "event": "done",
-        "finish_reason": label(done.finish_reason()),
-        "verdict": label(done.verdict()),
-        "reason": label(done.reason()),
-        "divergence": done.divergence.clone().map(crate::report::Divergence::from),
-        "usage": Usage::from(done.usage.unwrap_or_default()),
-        "timings": Timings::from(done.timings.unwrap_or_default()),
-        "numerics": done.numerics,
-        "prompt_key": done.prompt_key,
-        "warnings": done.warnings,
-    })
+fn object(event: &Event) -> Map<String, Value> {
+    let (name, fields) = match event {
+        Event::Admitted(admitted) => ("admitted", json::fields("Admitted", admitted)),
+        Event::PrefillProgress(progress) => {
+            ("prefill_progress", json::fields("PrefillProgress", progress))
+        }
+        Event::Delta(delta) => ("delta", json::fields("Delta", delta)),
+        Event::Done(done) => ("done", json::fields("Done", done)),
+    };
+    [("event".to_owned(), name.into())].into_iter().chain(fields).collect()
 }

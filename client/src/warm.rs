@@ -46,14 +46,13 @@ pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
     let connection = session.connect_or_start(args.start).await?;
     let mut progress = Progress::new(session.quiet);
     let generation = warm(&connection, request, session, &mut progress).await?;
-    let exit = generation.exit();
     if session.json {
         render::json(&generation.report(SCHEMA, false, false))?;
     } else {
         render::line(&generation.done.prompt_key)?;
         summary::tell(session, &generation);
     }
-    Ok(exit)
+    Ok(generation.exit())
 }
 
 async fn warm(

@@ -31,8 +31,7 @@ pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
     let request = session.request(CacheServiceListRequest { model: args.model })?;
     let entries = session.at_once(entries(&connection, request, session)).await?;
     if session.json {
-        let entries: Vec<_> =
-            entries.iter().map(|entry| json::fields("CacheEntry", entry)).collect();
+        let entries = json::all("CacheEntry", &entries);
         render::json(&json!({ "schema": "tinygpt.cache.ls/1", "entries": entries }))?;
         return Ok(Exit::Done);
     }
