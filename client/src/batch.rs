@@ -22,6 +22,7 @@ use tokio::fs::File;
 use tokio::io::{self, AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tonic::Code;
 
+use crate::cli::ModelArg;
 use crate::failure::{Failure, Outcome, code_name, reason};
 use crate::patience;
 use crate::prompt::Prompt;
@@ -160,12 +161,11 @@ impl Batch<'_> {
             (None, Some(ids)) => Prompt::Ids(ids),
             _ => return Err(Failure::Usage("give either prompt or token_ids".into())),
         };
-        let model = take(&mut line, "model")?;
-        let options = SampleOptions {
-            model: model.unwrap_or_else(|| self.options.model.clone()),
-            sampling: self.options.sampling.with(line)?,
-            ..self.options.clone()
-        };
+        let mut options = self.options.clone();
+        if let Some(name) = take(&mut line, "model")? {
+            options.model = ModelArg { name };
+        }
+        options.sampling = options.sampling.with(line)?;
         Ok((options.request(prompt), options))
     }
 }

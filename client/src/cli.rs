@@ -52,6 +52,21 @@ pub(crate) struct Common {
     pub(crate) timeout: Option<Duration>,
 }
 
+/// What every command about one model understands.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ModelArg {
+    /// The model [default: the daemon's first]
+    #[arg(
+        id = "model",
+        short,
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) name: String,
+}
+
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -7,6 +7,7 @@ use serde_json::json;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::DetokenizeRequest;
 
+use crate::cli::ModelArg;
 use crate::failure::{Failure, Outcome};
 use crate::prompt::read_text;
 use crate::render;
@@ -18,9 +19,8 @@ pub(crate) struct DetokenizeArgs {
     /// The ids: 1,2,3; without them stdin
     #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
     token_ids: Option<Vec<u32>>,
-    /// The model [default: the daemon's first]
-    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    model: String,
+    #[command(flatten)]
+    model: ModelArg,
 }
 
 pub(crate) async fn run(args: DetokenizeArgs, session: &Session) -> Outcome {
@@ -29,7 +29,7 @@ pub(crate) async fn run(args: DetokenizeArgs, session: &Session) -> Outcome {
         None => parse(&read_text(Path::new("-"))?)?,
     };
     let connection = session.connect().await?;
-    let request = DetokenizeRequest { model: args.model, token_ids };
+    let request = DetokenizeRequest { model: args.model.name, token_ids };
     let response = connection.inference().detokenize(session.request(request)?).await?;
     let text = session.accept(response).text;
     if session.json {

@@ -2,13 +2,12 @@
 
 use comfy_table::CellAlignment;
 use indicatif::HumanCount;
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::Label;
-use tinygpt_proto::v1::{Model, ModelServiceListRequest};
+use tinygpt_proto::v1::{Model, ModelServiceListRequest, ModelServiceListResponse};
 
 use crate::failure::Outcome;
+use crate::render;
 use crate::session::Session;
-use crate::{json, render};
 
 const COLUMNS: [&str; 10] = [
     "MODEL",
@@ -27,17 +26,16 @@ pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(ModelServiceListRequest {})?;
     let response = session.accept(session.at_once(connection.models().list(request)).await?);
-    if session.json {
-        render::json(&json::object("tinygpt.models/1", "ModelServiceListResponse", &response))?;
-        return Ok(Exit::Done);
-    }
+    render::answer(session, "tinygpt.models/1", "ModelServiceListResponse", &response, table)
+}
+
+fn table(response: &ModelServiceListResponse) -> String {
     let mut table = render::columns(&COLUMNS);
     render::align(&mut table, &[4, 5, 6, 8, 9], CellAlignment::Right);
     for model in &response.models {
         table.add_row(row(model));
     }
-    render::table(&table)?;
-    Ok(Exit::Done)
+    render::table(&table)
 }
 
 fn row(model: &Model) -> Vec<String> {

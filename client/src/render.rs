@@ -8,16 +8,36 @@ use std::time::{Duration, SystemTime};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::HumanBytes;
+use prost::Message;
 use serde::Serialize;
+use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::Budget;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
+use crate::json;
+use crate::session::Session;
 
 /// Prints one line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     let mut line = serde_json::to_vec(value).map_err(io::Error::from)?;
     line.push(b'\n');
     write(&line)
+}
+
+/// Prints a message of the daemon, which is a `tinygpt.v1.NAME`: as one object of JSON when asked
+/// for that, else in the words that `text` has for it.
+pub(crate) fn answer<M: Message>(
+    session: &Session,
+    schema: &str,
+    name: &str,
+    message: &M,
+    text: impl FnOnce(&M) -> String,
+) -> Outcome {
+    match session.json {
+        true => json(&json::object(schema, name, message)),
+        false => line(&text(message)),
+    }?;
+    Ok(Exit::Done)
 }
 
 /// Prints a line.
@@ -42,11 +62,11 @@ pub(crate) fn remark(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
-/// Prints a table.
-pub(crate) fn table(table: &Table) -> Result<(), Failure> {
+/// A table as text.
+pub(crate) fn table(table: &Table) -> String {
     let unpadded = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
     let lines: Vec<_> = table.lines().map(unpadded).collect();
-    line(&lines.join("\n"))
+    lines.join("\n")
 }
 
 fn write(bytes: &[u8]) -> Result<(), Failure> {
@@ -63,13 +83,13 @@ pub(crate) fn columns(names: &[&str]) -> Table {
     table
 }
 
-/// A table of names and values.
-pub(crate) fn pairs<N: Into<String>>(rows: impl IntoIterator<Item = (N, String)>) -> Table {
-    let mut table = plain();
+/// Names and values as a table.
+pub(crate) fn pairs<N: Into<String>>(rows: impl IntoIterator<Item = (N, String)>) -> String {
+    let mut pairs = plain();
     for (name, value) in rows {
-        table.add_row([name.into(), value]);
+        pairs.add_row([name.into(), value]);
     }
-    table
+    table(&pairs)
 }
 
 fn plain() -> Table {

@@ -11,6 +11,7 @@ use tokio_stream::StreamExt;
 
 use crate::batch;
 use crate::caching::CachingArgs;
+use crate::cli::ModelArg;
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -54,9 +55,8 @@ pub(crate) struct SampleArgs {
 /// All about a request but its prompt.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleOptions {
-    /// The model [default: the daemon's first]
-    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) model: ModelArg,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub(crate) async fn run(args: SampleArgs, session: &Session) -> Outcome {
 impl SampleOptions {
     pub(crate) fn request(&self, prompt: Prompt) -> SampleRequest {
         SampleRequest {
-            model: self.model.clone(),
+            model: self.model.name.clone(),
             prompt: Some(prompt.into()),
             sampling: Some(self.sampling.clone().into()),
             cache_policy: self.caching.reuse.policy().into(),

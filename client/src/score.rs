@@ -7,6 +7,7 @@ use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 
 use crate::caching::ReuseArgs;
+use crate::cli::ModelArg;
 use crate::failure::Outcome;
 use crate::patience;
 use crate::prompt::PromptArgs;
@@ -18,9 +19,8 @@ use crate::{json, render};
 pub(crate) struct ScoreArgs {
     #[command(flatten)]
     input: PromptArgs,
-    /// The model [default: the daemon's first]
-    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    model: String,
+    #[command(flatten)]
+    model: ModelArg,
     /// Report the K likeliest tokens beside each
     #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     logprobs: u32,
@@ -30,7 +30,7 @@ pub(crate) struct ScoreArgs {
 
 pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
     let request = ScoreRequest {
-        model: args.model,
+        model: args.model.name,
         input: Some(args.input.read()?.into()),
         logprobs: args.logprobs,
         cache_policy: args.reuse.policy().into(),
@@ -45,12 +45,12 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
         render::json(&report(&response))?;
     } else {
         session.say(&sum(&response.tokens));
-        render::table(&table(&response.tokens))?;
+        render::line(&table(&response.tokens))?;
     }
     Ok(Exit::Done)
 }
 
-fn table(tokens: &[TokenLogprobs]) -> comfy_table::Table {
+fn table(tokens: &[TokenLogprobs]) -> String {
     let mut table = render::columns(&["TOKEN", "LOGPROB", "LIKELIEST"]);
     render::align(&mut table, &[0, 1], CellAlignment::Right);
     for token in tokens {
@@ -58,7 +58,7 @@ fn table(tokens: &[TokenLogprobs]) -> comfy_table::Table {
         let top = token.top.iter().map(|other| format!("{} {:.4}", other.id, other.logprob));
         table.add_row([token.id.to_string(), logprob, top.collect::<Vec<_>>().join(", ")]);
     }
-    table
+    render::table(&table)
 }
 
 /// The sum over all tokens that have a log-probability, and the perplexity.

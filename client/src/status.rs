@@ -1,26 +1,22 @@
 //! `status`: what the daemon is and does.
 
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::Label;
 use tinygpt_proto::v1::{Model, StatusRequest, StatusResponse};
 
 use crate::failure::Outcome;
+use crate::render;
 use crate::session::Session;
-use crate::{json, render};
 
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(StatusRequest {})?;
     let status = session.accept(session.at_once(connection.admin().status(request)).await?);
-    if session.json {
-        render::json(&json::object("tinygpt.status/1", "StatusResponse", &status))?;
-        return Ok(Exit::Done);
-    }
-    for warning in &status.warnings {
-        session.say(&format!("warning: {warning}"));
-    }
-    render::table(&render::pairs(rows(&status)))?;
-    Ok(Exit::Done)
+    render::answer(session, "tinygpt.status/1", "StatusResponse", &status, |status| {
+        for warning in &status.warnings {
+            session.say(&format!("warning: {warning}"));
+        }
+        render::pairs(rows(status))
+    })
 }
 
 fn rows(status: &StatusResponse) -> Vec<(String, String)> {

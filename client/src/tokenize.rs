@@ -7,6 +7,7 @@ use serde_json::json;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::TokenizeRequest;
 
+use crate::cli::ModelArg;
 use crate::failure::Outcome;
 use crate::prompt::read_text;
 use crate::render;
@@ -21,9 +22,8 @@ pub(crate) struct TokenizeArgs {
     /// A file with the text; - is stdin
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     prompt_file: Option<PathBuf>,
-    /// The model [default: the daemon's first]
-    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    model: String,
+    #[command(flatten)]
+    model: ModelArg,
     /// Leave out the beginning token that sample would add
     #[arg(long)]
     bare: bool,
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: TokenizeArgs, session: &Session) -> Outcome {
         None => read_text(args.prompt_file.as_deref().unwrap_or(Path::new("-")))?,
     };
     let connection = session.connect().await?;
-    let request = TokenizeRequest { model: args.model, text, bare: args.bare };
+    let request = TokenizeRequest { model: args.model.name, text, bare: args.bare };
     let response = connection.inference().tokenize(session.request(request)?).await?;
     let token_ids = session.accept(response).token_ids;
     if session.json {

@@ -7,6 +7,7 @@ use tinygpt_proto::v1::{WarmRequest, warm_response};
 use tokio_stream::StreamExt;
 
 use crate::caching::CachingArgs;
+use crate::cli::ModelArg;
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -23,9 +24,8 @@ const SCHEMA: &str = "tinygpt.warm/1";
 pub(crate) struct WarmArgs {
     #[command(flatten)]
     prompt: PromptArgs,
-    /// The model [default: the daemon's first]
-    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    model: String,
+    #[command(flatten)]
+    model: ModelArg,
     #[command(flatten)]
     caching: CachingArgs,
     /// Start a daemon even on a socket that was named
@@ -35,7 +35,7 @@ pub(crate) struct WarmArgs {
 
 pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
     let request = WarmRequest {
-        model: args.model,
+        model: args.model.name,
         prompt: Some(args.prompt.read()?.into()),
         cache_policy: args.caching.reuse.policy().into(),
         persist: args.caching.persist().into(),

@@ -2,23 +2,22 @@
 
 use clap::Args;
 use comfy_table::CellAlignment;
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::Label;
 use tinygpt_proto::v1::{ExplainRequest, ExplainResponse, Reason, Relative};
 
+use crate::cli::ModelArg;
 use crate::failure::Outcome;
 use crate::prompt::PromptArgs;
 use crate::session::Session;
-use crate::{json, render, summary};
+use crate::{render, summary};
 
 /// Tells what would be reused for a prompt now, without running anything.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     prompt: PromptArgs,
-    /// The model [default: the daemon's first]
-    #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    model: String,
+    #[command(flatten)]
+    model: ModelArg,
     /// The namespace of your own to look in
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     namespace: String,
@@ -29,7 +28,7 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) async fn run(args: ExplainArgs, session: &Session) -> Outcome {
     let request = ExplainRequest {
-        model: args.model,
+        model: args.model.name,
         prompt: Some(args.prompt.read()?.into()),
         namespace: args.namespace,
         kv_dtype: args.kv_dtype,
@@ -37,16 +36,15 @@ pub(crate) async fn run(args: ExplainArgs, session: &Session) -> Outcome {
     };
     let connection = session.connect().await?;
     let response = session.accept(connection.cache().explain(session.request(request)?).await?);
-    if session.json {
-        render::json(&json::object("tinygpt.cache.explain/1", "ExplainResponse", &response))?;
-        return Ok(Exit::Done);
+    render::answer(session, "tinygpt.cache.explain/1", "ExplainResponse", &response, text)
+}
+
+fn text(response: &ExplainResponse) -> String {
+    let rows = render::pairs(rows(response));
+    match &*response.relatives {
+        [] => rows,
+        relatives => format!("{rows}\n\n{}", table(relatives)),
     }
-    render::table(&render::pairs(rows(&response)))?;
-    if !response.relatives.is_empty() {
-        render::line("")?;
-        render::table(&relatives(&response.relatives))?;
-    }
-    Ok(Exit::Done)
 }
 
 fn rows(response: &ExplainResponse) -> Vec<(&'static str, String)> {
@@ -66,7 +64,7 @@ fn rows(response: &ExplainResponse) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn relatives(relatives: &[Relative]) -> comfy_table::Table {
+fn table(relatives: &[Relative]) -> String {
     let mut table =
         render::columns(&["RELATIVE", "TOKENS", "COMMON", "NO MORE BECAUSE", "PARTING"]);
     render::align(&mut table, &[1, 2], CellAlignment::Right);
@@ -79,7 +77,7 @@ fn relatives(relatives: &[Relative]) -> comfy_table::Table {
             relative.divergence.as_ref().map(summary::parting).unwrap_or_default(),
         ]);
     }
-    table
+    render::table(&table)
 }
 
 fn reason(reason: Reason) -> String {

@@ -40,7 +40,7 @@ pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
     for entry in &entries {
         table.add_row(row(entry));
     }
-    render::table(&table)?;
+    render::line(&render::table(&table))?;
     Ok(Exit::Done)
 }
 

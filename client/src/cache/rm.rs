@@ -1,12 +1,11 @@
 //! `cache rm`: prompts removed, with all that continues them, from memory and disk.
 
 use clap::Args;
-use tinygpt_client::exit::Exit;
-use tinygpt_proto::v1::{CacheKeys, RemoveRequest, remove_request::Target};
+use tinygpt_proto::v1::{CacheKeys, RemoveRequest, RemoveResponse, remove_request::Target};
 
 use crate::failure::Outcome;
+use crate::render;
 use crate::session::Session;
-use crate::{json, render};
 
 /// Removes prompts, and all that continue them, from memory and disk.
 #[derive(Debug, Args)]
@@ -28,16 +27,15 @@ pub(crate) async fn run(args: RmArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(RemoveRequest { target: Some(target) })?;
     let removed = session.accept(connection.cache().remove(request).await?);
-    if session.json {
-        render::json(&json::object("tinygpt.cache.rm/1", "RemoveResponse", &removed))?;
-    } else {
-        render::line(&format!(
-            "removed {} prompts, {} blocks: {} in memory, {} on disk",
-            removed.entries,
-            removed.blocks,
-            render::bytes(removed.memory_bytes),
-            render::bytes(removed.disk_bytes),
-        ))?;
-    }
-    Ok(Exit::Done)
+    render::answer(session, "tinygpt.cache.rm/1", "RemoveResponse", &removed, text)
+}
+
+fn text(removed: &RemoveResponse) -> String {
+    format!(
+        "removed {} prompts, {} blocks: {} in memory, {} on disk",
+        removed.entries,
+        removed.blocks,
+        render::bytes(removed.memory_bytes),
+        render::bytes(removed.disk_bytes),
+    )
 }

@@ -1,12 +1,11 @@
 //! `cache show`: one cached prompt.
 
 use clap::Args;
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{CacheBlock, CacheEntry, CacheServiceGetRequest, CacheServiceGetResponse};
 
 use crate::failure::Outcome;
+use crate::render;
 use crate::session::Session;
-use crate::{json, render};
 
 /// Shows one cached prompt, its text and its blocks.
 #[derive(Debug, Args)]
@@ -19,12 +18,8 @@ pub(crate) async fn run(args: ShowArgs, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(CacheServiceGetRequest { key: args.key })?;
     let response = session.accept(session.at_once(connection.cache().get(request)).await?);
-    if session.json {
-        render::json(&json::object("tinygpt.cache.show/1", "CacheServiceGetResponse", &response))?;
-    } else {
-        render::table(&render::pairs(rows(&response)))?;
-    }
-    Ok(Exit::Done)
+    let (schema, name) = ("tinygpt.cache.show/1", "CacheServiceGetResponse");
+    render::answer(session, schema, name, &response, |response| render::pairs(rows(response)))
 }
 
 fn rows(response: &CacheServiceGetResponse) -> Vec<(&'static str, String)> {

@@ -1,22 +1,17 @@
 //! `cache stats`: the cache in sums.
 
-use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{StatsRequest, StatsResponse};
 
 use crate::failure::Outcome;
+use crate::render;
 use crate::session::Session;
-use crate::{json, render};
 
 pub(crate) async fn run(session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let request = session.request(StatsRequest {})?;
     let stats = session.accept(session.at_once(connection.cache().stats(request)).await?);
-    if session.json {
-        render::json(&json::object("tinygpt.cache.stats/1", "StatsResponse", &stats))?;
-    } else {
-        render::table(&render::pairs(rows(&stats)))?;
-    }
-    Ok(Exit::Done)
+    let (schema, name) = ("tinygpt.cache.stats/1", "StatsResponse");
+    render::answer(session, schema, name, &stats, |stats| render::pairs(rows(stats)))
 }
 
 fn rows(stats: &StatsResponse) -> Vec<(&'static str, String)> {
