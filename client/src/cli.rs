@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use tinygpt_client::exit::Exit;
 
 use crate::cache::CacheCommand;
 use crate::detokenize::DetokenizeArgs;
-use crate::doctor::DoctorArgs;
 use crate::sample::SampleArgs;
 use crate::score::ScoreArgs;
-use crate::shell::{CompletionsArgs, ManArgs};
 use crate::tokenize::TokenizeArgs;
 use crate::wait::WaitArgs;
 use crate::warm::WarmArgs;
@@ -70,6 +69,21 @@ pub(crate) struct ModelArg {
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(flatten)]
+    Asking(Asking),
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+}
+
+/// What needs a daemon, or a look for one.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Asking {
     /// Generate text from a prompt
     Sample(Box<SampleArgs>),
     /// Compute a prompt and keep it, so that what begins with it starts at once
@@ -90,12 +104,7 @@ pub(crate) enum Command {
     /// Wait for the daemon
     Wait(WaitArgs),
     /// Check everything that could be in the way
-    Doctor(DoctorArgs),
-    /// Print a completion script
-    Completions(CompletionsArgs),
-    /// Print or write manual pages
-    #[command(hide = true)]
-    Man(ManArgs),
+    Doctor,
 }
 
 /// The table of exit codes, as `--help` shows it.

@@ -18,7 +18,6 @@ use tonic_health::pb::health_client::HealthClient;
 #[derive(Debug, Clone)]
 pub struct Connection {
     channel: Channel,
-    socket: PathBuf,
 }
 
 /// Why there is no connection.
@@ -67,13 +66,7 @@ impl Connection {
             Err(error) => Err(error),
         };
         let channel = connected.map_err(|error| explain(path, error))?;
-        Ok(Self { channel, socket: path.to_owned() })
-    }
-
-    /// The socket.
-    #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
+        Ok(Self { channel })
     }
 
     /// Runs models.

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use anstyle::{AnsiColor, Style};
-use clap::Args;
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::geteuid;
 use serde::Serialize;
 use serde_json::json;
 use tinygpt_client::connect::Connection;
@@ -25,15 +24,8 @@ use crate::render;
 use crate::session::Session;
 use crate::version;
 
-/// Open files that a daemon with many clients and segments may want.
-const FILES: u64 = 1024;
-
 /// Free space below which a cache is of little use, in bytes.
 const FREE: u64 = 1 << 30;
-
-/// Checks socket, daemon, models, cache and limits, and says what to do about what is wrong.
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {}
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -67,13 +59,13 @@ impl Check {
     }
 }
 
-pub(crate) async fn run(_: DoctorArgs, session: &Session) -> Outcome {
+pub(crate) async fn run(session: &Session) -> Outcome {
     let mut checks = vec![socket(&session.socket), folder(&session.socket)];
     match session.connect().await {
         Ok(connection) => checks.extend(daemon(&connection, session).await),
         Err(failure) => checks.push(unreachable(&session.socket, &failure.to_string())),
     }
-    checks.extend([program(session).await, files()]);
+    checks.push(program(session).await);
     if session.json {
         render::json(&json!({ "schema": "tinygpt.doctor/1", "checks": checks }))?;
     } else {
@@ -237,18 +229,6 @@ async fn version(program: &Path) -> Result<String, Failure> {
     let output = command.arg("--version").stdin(Stdio::null()).kill_on_drop(true).output().await;
     let output = output.map_err(|source| Failure::Input { path: program.to_owned(), source })?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn files() -> Check {
-    match getrlimit(Resource::Nofile).current {
-        Some(limit) if limit < FILES => Check::warn(
-            "files",
-            format!("{limit} may be open at once"),
-            format!("ulimit -n {FILES}"),
-        ),
-        Some(limit) => Check::ok("files", format!("{limit} may be open at once")),
-        None => Check::ok("files", "any number may be open at once"),
-    }
 }
 
 fn show(check: &Check) -> Result<(), Failure> {

@@ -36,9 +36,9 @@ mod warm;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
-use cli::{Cli, Command};
+use cli::{Asking, Cli, Command};
 use failure::{Failure, Outcome};
 use session::Session;
 
@@ -55,32 +55,33 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Outcome {
-    match &cli.command {
-        Command::Completions(args) => return shell::completions(args),
-        Command::Man(args) => return shell::man(args),
-        _ => {}
+    match cli.command {
+        Command::Asking(command) => ask(command, &Session::new(&cli.common)?),
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man => shell::man(),
     }
-    let session = Session::new(&cli.common)?;
+}
+
+fn ask(command: Asking, session: &Session) -> Outcome {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(until_interrupted(command(cli.command, &session)));
-    leave(runtime);
+    let outcome = runtime.block_on(until_interrupted(answer(command, session)));
+    // A thread may still read stdin, or write to a reader that does not read.
+    runtime.shutdown_background();
     outcome
 }
 
-async fn command(command: Command, session: &Session) -> Outcome {
+async fn answer(command: Asking, session: &Session) -> Outcome {
     match command {
-        Command::Sample(args) => sample::run(*args, session).await,
-        Command::Warm(args) => warm::run(args, session).await,
-        Command::Score(args) => score::run(args, session).await,
-        Command::Tokenize(args) => tokenize::run(args, session).await,
-        Command::Detokenize(args) => detokenize::run(args, session).await,
-        Command::Status => status::run(session).await,
-        Command::Models => models::run(session).await,
-        Command::Cache(command) => cache::run(command, session).await,
-        Command::Wait(args) => wait::run(args, session).await,
-        Command::Doctor(args) => doctor::run(args, session).await,
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
+        Asking::Sample(args) => sample::run(*args, session).await,
+        Asking::Warm(args) => warm::run(args, session).await,
+        Asking::Score(args) => score::run(args, session).await,
+        Asking::Tokenize(args) => tokenize::run(args, session).await,
+        Asking::Detokenize(args) => detokenize::run(args, session).await,
+        Asking::Status => status::run(session).await,
+        Asking::Models => models::run(session).await,
+        Asking::Cache(command) => cache::run(command, session).await,
+        Asking::Wait(args) => wait::run(args, session).await,
+        Asking::Doctor => doctor::run(session).await,
     }
 }
 
@@ -91,11 +92,6 @@ async fn until_interrupted(command: impl Future<Output = Outcome>) -> Outcome {
         outcome = command => outcome,
         Ok(()) = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
     }
-}
-
-/// Does not wait for a thread that reads stdin or writes to a reader that does not read.
-fn leave(runtime: Runtime) {
-    runtime.shutdown_background();
 }
 
 fn report(failure: &Failure) {
