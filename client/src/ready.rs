@@ -1,12 +1,13 @@
 //! Waiting for a daemon that is starting or loading, never longer than agreed.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::connect::Connection;
+use crate::connect::{ConnectError, Connection};
 
 /// The first pause between two looks; each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -14,18 +15,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pauses that grow, up to a deadline.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+struct Pauses {
     next: Duration,
     deadline: Instant,
 }
 
 impl Pauses {
-    pub(crate) fn until(deadline: Instant) -> Self {
+    fn until(deadline: Instant) -> Self {
         Self { next: FIRST_PAUSE, deadline }
     }
 
     /// Sleeps; `false` when the deadline has passed instead.
-    pub(crate) async fn pause(&mut self) -> bool {
+    async fn pause(&mut self) -> bool {
         let now = Instant::now();
         if now >= self.deadline {
             return false;
@@ -43,6 +44,33 @@ pub enum Readiness {
     Serving,
     /// It does not; in words.
     Not(String),
+}
+
+/// Connects to whoever answers first on the socket at `path`, or on the `other` one, when there is
+/// one.
+///
+/// # Errors
+/// When `deadline` has passed: why nobody was to be reached at `path`.
+pub async fn connect(
+    path: &Path,
+    other: Option<&Path>,
+    deadline: Instant,
+) -> Result<Connection, ConnectError> {
+    let mut pauses = Pauses::until(deadline);
+    loop {
+        let error = match Connection::open_path(path).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        if let Some(other) = other
+            && let Ok(connection) = Connection::open_path(other).await
+        {
+            return Ok(connection);
+        }
+        if !pauses.pause().await {
+            return Err(error);
+        }
+    }
 }
 
 /// Asks the daemon's health service until it says SERVING or `deadline` passes, and returns the

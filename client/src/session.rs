@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// No connection, and what to do about it.
-    fn unreachable(&self, error: ConnectError) -> Failure {
+    pub(crate) fn unreachable(&self, error: ConnectError) -> Failure {
         let advice = match self.socket.origin() {
             _ if !error.is_no_daemon() => String::new(),
             Origin::Default => {

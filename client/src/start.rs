@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::connect::Connection;
 use crate::holder;
-use crate::ready::{self, Pauses, Readiness};
+use crate::ready::{self, Readiness};
 
 /// The daemon's file name.
 const PROGRAM: &str = "tinygptd";
@@ -123,37 +123,30 @@ impl Launch {
         let deadline = Instant::now() + patience;
         let (log, begin) = self.open_log()?;
         let mut child = self.spawn(log)?;
-        let mut places = vec![self.socket.path().to_owned()];
         let status = tokio::select! {
             biased;
-            reached = self.reach(&places, deadline, patience) => return reached,
+            reached = self.reach(None, deadline, patience) => return reached,
             Ok(status) = child.wait() => status,
         };
         if status.code() != Some(BUSY) {
             return Err(self.ended(status, begin));
         }
-        places.extend(holder::socket(&self.program).await);
-        self.reach(&places, deadline, patience).await
+        let holder = holder::socket(&self.program).await;
+        self.reach(holder.as_deref(), deadline, patience).await
     }
 
-    /// Connects to whichever daemon answers first on one of the sockets, and waits until it serves.
+    /// Connects to the daemon on our socket or on that of the cache's `holder`, whichever answers first, and waits
+    /// until it serves.
     async fn reach(
         &self,
-        places: &[PathBuf],
+        holder: Option<&Path>,
         deadline: Instant,
         patience: Duration,
     ) -> Result<Connection, StartError> {
         let not_ready =
             |state| StartError::NotReady { waited: patience, state, log: self.log.clone() };
-        let mut pauses = Pauses::until(deadline);
-        let connection = loop {
-            if let Some(connection) = open_any(places).await {
-                break connection;
-            }
-            if !pauses.pause().await {
-                return Err(not_ready("nobody answers on the socket".into()));
-            }
-        };
+        let connection = ready::connect(self.socket.path(), holder, deadline).await;
+        let connection = connection.map_err(|error| not_ready(error.to_string()))?;
         match ready::wait(&connection, deadline).await {
             Readiness::Serving => Ok(connection),
             Readiness::Not(state) => Err(not_ready(state)),
@@ -199,15 +192,6 @@ impl Launch {
             tail: tail(&self.log, log_begin).unwrap_or_default(),
         }
     }
-}
-
-async fn open_any(sockets: &[PathBuf]) -> Option<Connection> {
-    for socket in sockets {
-        if let Ok(connection) = Connection::open_path(socket).await {
-            return Some(connection);
-        }
-    }
-    None
 }
 
 fn candidates(beside: &Path) -> impl Iterator<Item = PathBuf> + use<> {

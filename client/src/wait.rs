@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
 use tinygpt_client::ready::{self, Readiness};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::failure::{Failure, Outcome};
 use crate::render;
@@ -15,8 +14,6 @@ use crate::session::Session;
 
 /// How long to wait when nobody says otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until the daemon answers, one minute unless --timeout says otherwise. Never starts one.
 #[derive(Debug, Args)]
@@ -29,7 +26,8 @@ pub(crate) struct WaitArgs {
 pub(crate) async fn run(args: WaitArgs, session: &Session) -> Outcome {
     let patience = session.timeout.unwrap_or(PATIENCE);
     let start = Instant::now();
-    let connection = connect(session, start + patience).await?;
+    let connection = ready::connect(session.socket.path(), None, start + patience).await;
+    let connection = connection.map_err(|error| session.unreachable(error))?;
     if args.ready
         && let Readiness::Not(state) = ready::wait(&connection, start + patience).await
     {
@@ -42,15 +40,4 @@ pub(crate) async fn run(args: WaitArgs, session: &Session) -> Outcome {
         )?;
     }
     Ok(Exit::Done)
-}
-
-/// The connection, or the last reason why there was none.
-async fn connect(session: &Session, end: Instant) -> Result<Connection, Failure> {
-    loop {
-        match session.connect().await {
-            Err(failure) if Instant::now() >= end => return Err(failure),
-            Err(_) => sleep(PAUSE).await,
-            answer => return answer,
-        }
-    }
 }
