@@ -13,7 +13,6 @@ mod tag {
     pub(super) const FILE_MESSAGE: i32 = 4;
     pub(super) const FILE_ENUM: i32 = 5;
     pub(super) const FILE_SERVICE: i32 = 6;
-    pub(super) const FILE_SYNTAX: i32 = 12;
     pub(super) const MESSAGE_FIELD: i32 = 2;
     pub(super) const MESSAGE_ONEOF: i32 = 8;
     pub(super) const ENUM_VALUE: i32 = 2;
@@ -39,7 +38,7 @@ fn enums() -> impl Iterator<Item = EnumDescriptorProto> {
 
 /// Every element of a file with the path that its comment is filed under.
 fn elements(file: &FileDescriptorProto) -> Vec<(Vec<i32>, String)> {
-    let mut found = vec![(vec![tag::FILE_SYNTAX], format!("file {}", file.name()))];
+    let mut found = Vec::new();
     for (i, message) in (0..).zip(&file.message_type) {
         let path = [tag::FILE_MESSAGE, i];
         found.push((path.to_vec(), message.name().to_owned()));
@@ -69,16 +68,10 @@ fn elements(file: &FileDescriptorProto) -> Vec<(Vec<i32>, String)> {
     found
 }
 
-/// Comments by path. A file's own comment stands apart, above or below its `syntax` line.
+/// Comments by path.
 fn comments(file: &FileDescriptorProto) -> BTreeMap<Vec<i32>, String> {
     let locations = file.source_code_info.as_ref().unwrap().location.iter();
-    locations
-        .map(|place| {
-            let detached = place.leading_detached_comments.iter().map(String::as_str);
-            let text: String = detached.chain([place.leading_comments()]).collect();
-            (place.path.clone(), text)
-        })
-        .collect()
+    locations.map(|place| (place.path.clone(), place.leading_comments().to_owned())).collect()
 }
 
 fn shouting(camel: &str) -> String {
@@ -102,7 +95,6 @@ fn every_element_is_documented() {
         let comments = comments(&file);
         let bare = elements(&file)
             .into_iter()
-            .filter(|(path, _)| path[0] != tag::FILE_SYNTAX)
             .filter(|(path, _)| comments.get(path).is_none_or(|text| text.trim().is_empty()));
         assert_eq!(bare.map(|(_, name)| name).collect::<Vec<_>>(), Vec::<String>::new());
     }
