@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -103,19 +103,6 @@ impl Home {
     #[must_use]
     pub fn pipe(&self, arguments: &[&str], input: &[u8]) -> Answer {
         finish(self.client().args(arguments), input)
-    }
-
-    /// Keeps a command from everything that the user who runs the tests has.
-    pub fn settle(&self, command: &mut Command) {
-        for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("TINYGPT") {
-                command.env_remove(name);
-            }
-        }
-        command.env("HOME", self.path("")).env("XDG_RUNTIME_DIR", self.path(""));
-        for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"] {
-            command.env_remove(name);
-        }
     }
 }
 

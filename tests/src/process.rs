@@ -79,9 +79,23 @@ impl Home {
     #[must_use]
     pub fn daemon_on(&self, socket: &Path) -> Command {
         let mut command = Command::new(tinygptd());
+        self.settle(&mut command);
         command.arg("--socket").arg(socket).arg("--cache-dir").arg(self.path("cache"));
         command.stderr(self.log());
         command
+    }
+
+    /// Keeps a command from everything that the user who runs the tests has.
+    pub fn settle(&self, command: &mut Command) {
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("TINYGPT") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", self.path("")).env("XDG_RUNTIME_DIR", self.path(""));
+        for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"] {
+            command.env_remove(name);
+        }
     }
 
     /// The file `log`, to append to.
@@ -168,4 +182,23 @@ async fn serves(socket: &Path) -> bool {
     let request = HealthCheckRequest { service: String::new() };
     let answer = HealthClient::new(channel).check(request).await;
     answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_user_who_runs_the_tests_reaches_a_daemon_or_a_client() {
+        let home = Home::new();
+        for command in [home.daemon(), home.client()] {
+            let set = |name| command.get_envs().find(|(key, _)| *key == name).map(|(_, to)| to);
+            assert_eq!(set("HOME"), Some(Some(home.path("").as_os_str())), "{command:?}");
+            for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
+                assert_eq!(set(name), Some(None::<&OsStr>), "{name}");
+            }
+        }
+    }
 }

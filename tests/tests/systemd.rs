@@ -23,7 +23,7 @@ async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
     let home = Home::new();
     let listener = UnixListener::bind(home.socket()).unwrap();
     let elsewhere = home.daemon_on(&home.path("nobody"));
-    let mut daemon = Started::new(handed(&listener, &elsewhere).stderr(home.log()));
+    let mut daemon = Started::new(handed(&home, &listener, &elsewhere).stderr(home.log()));
     home.await_serving().await;
     let listens = home.socket().display().to_string();
     assert_eq!(home.run(&["status", "--json"]).json()["socket"], *listens);
@@ -39,6 +39,7 @@ async fn the_first_connection_starts_the_daemon() {
     let _alone = ALONE.lock().await;
     let home = Home::new();
     let mut activate = Command::new("systemd-socket-activate");
+    home.settle(&mut activate);
     let daemon = home.daemon();
     activate.arg("--listen").arg(home.socket()).arg(daemon.get_program()).args(daemon.get_args());
     activate.stderr(home.log());
@@ -127,11 +128,12 @@ fn a_supervisor_that_refuses_is_no_mistake_of_the_user() {
 }
 
 /// The command, started as systemd would: with the listener on descriptor 3 and told so.
-fn handed(listener: &UnixListener, command: &Command) -> Command {
+fn handed(home: &Home, listener: &UnixListener, command: &Command) -> Command {
     fcntl_setfd(listener, FdFlags::empty()).unwrap();
     let listener = listener.as_raw_fd();
     let script = format!("exec 3<&{listener}; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"");
     let mut shell = Command::new("sh");
+    home.settle(&mut shell);
     shell.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
     shell
 }
@@ -166,9 +168,8 @@ fn with_systemctl(home: &Home, script: &str, arguments: &[&str]) -> Output {
     fs::set_permissions(bin.join("systemctl"), Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap());
     let mut command = Command::new(tinygptd());
-    command.args(arguments).current_dir(home.path("")).env("PATH", path);
-    command.env("HOME", home.path("")).env("XDG_RUNTIME_DIR", home.path(""));
-    command.env_remove("XDG_CONFIG_HOME").output().unwrap()
+    home.settle(&mut command);
+    command.args(arguments).current_dir(home.path("")).env("PATH", path).output().unwrap()
 }
 
 fn until(condition: impl Fn() -> bool) {
