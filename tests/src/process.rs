@@ -4,19 +4,17 @@
 //! Whatever goes wrong here fails the test that asked for it.
 #![expect(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
-use std::env;
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tonic::transport::Endpoint;
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
+use tinygpt_client::ready::{self, Readiness};
+
+use crate::client::finish;
 
 /// How long anything may take before it counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -109,12 +107,13 @@ impl Home {
     /// # Panics
     /// After [`PATIENCE`], with the log.
     pub async fn await_serving(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while !serves(&self.socket()).await {
-            let log = || fs::read_to_string(self.path("log")).unwrap_or_default();
-            assert!(Instant::now() < deadline, "nobody serves; the log:\n{}", log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let seen = match ready::connect(&self.socket(), None, deadline).await {
+            Ok(connection) => ready::wait(&connection, deadline).await,
+            Err(error) => Readiness::Not(error.to_string()),
+        };
+        let log = || fs::read_to_string(self.path("log")).unwrap_or_default();
+        assert_eq!(seen, Readiness::Serving, "the log:\n{}", log());
     }
 }
 
@@ -170,18 +169,20 @@ impl Drop for Started {
 
 /// Runs a command that is expected to end by itself: its exit code and what it wrote to stderr.
 pub fn ended(command: &mut Command) -> (i32, String) {
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    (child.wait().unwrap().code().unwrap_or(-1), said)
+    let answer = finish(command, b"");
+    (answer.code, answer.stderr)
 }
 
-async fn serves(socket: &Path) -> bool {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
-    let Ok(channel) = endpoint.connect().await else { return false };
-    let request = HealthCheckRequest { service: String::new() };
-    let answer = HealthClient::new(channel).check(request).await;
-    answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
+/// Waits until something is so.
+///
+/// # Panics
+/// When it is not for [`PATIENCE`].
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[cfg(test)]

@@ -8,11 +8,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Command, Output};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use tinygpt_tests::process::{Home, PATIENCE, Started, tinygptd};
+use tinygpt_tests::process::{Home, PATIENCE, Started, tinygptd, until};
 
 /// Descriptors are handed over by number: no other test may start processes meanwhile.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -46,7 +44,7 @@ async fn the_first_connection_starts_the_daemon() {
     let Some(mut started) = Started::if_installed(&mut activate) else {
         return eprintln!("skipped: systemd-socket-activate is not installed");
     };
-    until(|| home.socket().exists());
+    until("a socket", || home.socket().exists());
     assert!(!home.path("cache").exists(), "the daemon runs before anybody connects");
     home.await_serving().await;
     assert!(started.terminate().success());
@@ -170,12 +168,4 @@ fn with_systemctl(home: &Home, script: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(tinygptd());
     home.settle(&mut command);
     command.args(arguments).current_dir(home.path("")).env("PATH", path).output().unwrap()
-}
-
-fn until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "nothing happens");
-        thread::sleep(Duration::from_millis(10));
-    }
 }

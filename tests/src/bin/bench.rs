@@ -108,23 +108,19 @@ impl Case {
     fn round(&self) -> anyhow::Result<[Sample; 3]> {
         let home = Home::new();
         let started = Instant::now();
-        let mut daemon = self.start(&home)?;
+        let mut daemon = self.start(&home);
         let mut cold = self.ask(&home, "COLD")?;
         cold.wall = started.elapsed().as_secs_f64() * 1e3;
         let hot = self.ask(&home, "FULL_MEMORY")?;
         // Written behind, within half a second on an idle disk.
         thread::sleep(Duration::from_millis(800));
         daemon.terminate();
-        let _daemon = self.start(&home)?;
+        let _daemon = self.start(&home);
         Ok([cold, hot, self.ask(&home, "FULL_DISK")?])
     }
 
-    fn start(&self, home: &Home) -> anyhow::Result<Started> {
-        let daemon =
-            Started::new(home.daemon().args(["--log", "error"]).arg("--model").arg(&self.model));
-        let ready = home.client().args(["wait", "--ready"]).output()?;
-        ensure!(ready.status.success(), "{}", String::from_utf8_lossy(&ready.stderr));
-        Ok(daemon)
+    fn start(&self, home: &Home) -> Started {
+        home.serve(&["--log", "error", "--model", &self.model.display().to_string()])
     }
 
     fn ask(&self, home: &Home, verdict: &str) -> anyhow::Result<Sample> {

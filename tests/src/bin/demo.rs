@@ -21,13 +21,13 @@ fn main() -> anyhow::Result<()> {
     let model = model(std::env::args().skip(1))?;
     let demo = Demo { home: Home::new(), model };
     heading();
-    let mut daemon = demo.start()?;
+    let mut daemon = demo.start();
     demo.row("cold", &prompts::long(PROMPT))?;
     demo.row("warm (memory)", &prompts::long(PROMPT))?;
     // Written behind, within half a second on an idle disk.
     thread::sleep(Duration::from_millis(700));
     daemon.terminate();
-    let _daemon = demo.start()?;
+    let _daemon = demo.start();
     demo.row("warm after restart (disk)", &prompts::long(PROMPT))?;
     demo.four_at_once()
 }
@@ -51,16 +51,9 @@ struct Asked {
 }
 
 impl Demo {
-    fn start(&self) -> anyhow::Result<Started> {
-        let mut command = self.home.daemon();
-        command.args(["--log", "warn"]);
-        if let Some(model) = &self.model {
-            command.args(["--model", model]);
-        }
-        let daemon = Started::new(&mut command);
-        let ready = self.home.client().args(["wait", "--ready"]).output()?;
-        ensure!(ready.status.success(), "{}", String::from_utf8_lossy(&ready.stderr));
-        Ok(daemon)
+    fn start(&self) -> Started {
+        let model = self.model.iter().flat_map(|model| ["--model", model]);
+        self.home.serve(&["--log", "warn"].into_iter().chain(model).collect::<Vec<_>>())
     }
 
     fn row(&self, name: &str, prompt: &str) -> anyhow::Result<()> {
