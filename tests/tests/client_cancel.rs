@@ -4,11 +4,11 @@
 use std::io::Read;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tinygpt_tests::process::{Home, PATIENCE};
+use tinygpt_tests::process::{Home, until};
 use tinygpt_tests::prompts::long;
 
 /// A client in the middle of a long generation: its first character has come.
@@ -28,14 +28,6 @@ fn status(home: &Home) -> Value {
     home.run(&["status", "--json"]).json()
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never {what}");
-        sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn ctrl_c_cancels_the_generation_in_the_daemon() {
     let home = Home::new();
@@ -48,7 +40,6 @@ fn ctrl_c_cancels_the_generation_in_the_daemon() {
     until("idle", || status(&home)["running"] == 0);
     let counters = &status(&home)["counters"];
     assert_eq!(counters["requests_cancelled"], 1, "{counters}");
-    assert!(counters["completion_tokens"].as_u64().unwrap() < 800, "{counters}");
 }
 
 #[test]
