@@ -13,7 +13,7 @@ from pathlib import Path
 
 import llama_cpp
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "tokenizer"
+GOLDEN = Path(__file__).parent / "tokenizer"
 
 NAMES = ["gpt-2", "smollm", "llama-bpe", "llama3", "llama-v3", "default"]
 
