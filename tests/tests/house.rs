@@ -34,6 +34,7 @@ const MODULES: &[Module] = &[
             "store",
             "kv::codec",
             "kv::key",
+            "kv::layout::BLOCK",
             "model::load::Vocabulary",
             "sys",
         ],
