@@ -120,7 +120,7 @@ fn explain_tells_what_would_be_reused_and_computes_nothing() {
         (&json!("PARTIAL_MEMORY"), &json!("DIVERGED"))
     );
     assert_eq!(parted["divergence"]["token_index"], 200);
-    let foreign = explain("something else entirely");
+    let foreign = explain(&"something else entirely ".repeat(9));
     assert_eq!((&foreign["verdict"], &foreign["reason"]), (&json!("COLD"), &json!("NO_ENTRY")));
     let words = home.run(&["cache", "explain", "--prompt", &edited]).ok().stdout;
     assert!(words.contains("parts from a cached prompt at token 200"), "{words}");
