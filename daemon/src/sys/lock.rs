@@ -72,8 +72,10 @@ impl LockFile {
 impl Drop for LockFile {
     /// Leaves no words behind that name a process which is gone.
     fn drop(&mut self) {
-        // Nothing depends on it: whoever takes the lock next writes its own.
+        // Nothing depends on either. Whoever takes the lock next writes its own words; and closing
+        // unlocks, unless a child that has not begun its own program yet holds the file, too.
         let _ = self.file.set_len(0);
+        let _ = self.file.unlock();
     }
 }
 
