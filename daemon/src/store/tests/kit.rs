@@ -101,7 +101,8 @@ impl Kit {
     /// How many blocks of a prompt are found, and whether its record is.
     pub(super) fn found(&self, tokens: &[u32]) -> (usize, bool) {
         let restored = self.restore(tokens);
-        let whole = restored.record.filter(|record| record.length as usize == tokens.len());
+        let key = end(&self.family, tokens).key(&self.family.fingerprint);
+        let whole = restored.record.filter(|record| record.key == key);
         (restored.blocks.len(), whole.is_some())
     }
 
