@@ -190,6 +190,15 @@ fn files(dir: &Path, kind: &str) -> Vec<PathBuf> {
 }
 
 #[test]
+fn what_is_gone_without_a_trace_is_not_guessed() {
+    let dir = tempfile::tempdir().unwrap();
+    Setup::on_disk(dir.path()).start().ask(&cached());
+    files(dir.path(), "tgrec").iter().for_each(|path| fs::remove_file(path).unwrap());
+    let engine = restarted(dir.path());
+    agree_on(&engine, &cached(), Verdict::PartialDisk, Some(Reason::Unknown), 192);
+}
+
+#[test]
 fn a_damaged_header_is_told_and_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     Setup::on_disk(dir.path()).start().ask(&cached());

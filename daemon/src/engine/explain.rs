@@ -30,6 +30,10 @@ pub(super) struct Inquiry {
     reply: mpsc::Sender<Explanation>,
 }
 
+/// Rows that a relative lends, whether it is a tail, and whether it comes from the disk. The largest
+/// lends: of equals a tail before a block, and what was restored before what was there.
+type Offer = (usize, bool, bool);
+
 impl Engine {
     /// Answers at once, or when a loader has looked at the disk.
     pub(super) fn explain(&self, question: Question, reply: mpsc::Sender<Explanation>) {
@@ -118,8 +122,7 @@ impl Engine {
         glimpsed.filter(|record| record.complete).map(|_| Origin::Disk)
     }
 
-    /// The rows that a relative behind the first `have` blocks would lend. Of equals the last one
-    /// lends, blocks before tails and memory before disk: the order in which they are found.
+    /// The rows that a relative behind the first `have` blocks would lend.
     fn lendable(
         &self,
         inquiry: &Inquiry,
@@ -128,31 +131,39 @@ impl Engine {
         have: usize,
     ) -> Option<(usize, Origin)> {
         let rest = &inquiry.question.tokens[have * BLOCK..];
-        let limit = rest.len().checked_sub(1)?;
-        let rows = |theirs: &[u32]| {
-            rest.iter().zip(theirs).take_while(|(a, b)| a == b).count().min(limit).min(BLOCK - 1)
-        };
-        let memory = self.index.lend(&inquiry.parent(have), rest, limit).map(|lent| {
-            let source = match &lent {
-                Lent::Block(block, _) => self.index.source(&block.key),
-                Lent::Tail(record, _) => self.index.record_source(&record.key),
-            };
-            let is_tail = matches!(lent, Lent::Tail(..));
-            (lent.rows(), is_tail, source == Some(Origin::Disk))
-        });
+        let memory = self.lent(&inquiry.parent(have), rest);
         let restored = inquiry.keys.get(have).filter(|_| on_disk.contains(&have));
-        let restored = restored.map(|key| (key, rows(rest)));
-        let (partial, record) = (disk.partial.as_ref(), disk.record.as_ref());
-        let partial = partial.filter(|_| on_disk.end == have).map(|(key, ids)| (key, rows(ids)));
-        let block = restored.or(partial).filter(|(key, _)| !self.index.contains(key));
-        let tail = record.filter(|record| {
-            on_disk.end == have && self.index.record_source(&record.key).is_none()
+        let glimpsed = match restored {
+            Some(key) => vec![(self.index.contains(key), rest, false)],
+            None if on_disk.end == have => self.glimpsed(disk),
+            None => Vec::new(),
+        };
+        let missing = glimpsed.into_iter().filter(|(is_here, ..)| !is_here);
+        let disk = missing.map(|(_, theirs, is_tail)| (rows(rest, theirs), is_tail, true));
+        let (rows, _, from_disk) = memory.into_iter().chain(disk).max()?;
+        let source = if from_disk { Origin::Disk } else { Origin::Memory };
+        (rows > 0).then_some((rows, source))
+    }
+
+    /// What memory would lend.
+    fn lent(&self, parent: &BlockKey, rest: &[u32]) -> Option<Offer> {
+        let lent = self.index.lend(parent, rest, rest.len().checked_sub(1)?)?;
+        let (source, is_tail) = match &lent {
+            Lent::Block(block, _) => (self.index.source(&block.key), false),
+            Lent::Tail(record, _) => (self.index.record_source(&record.key), true),
+        };
+        Some((lent.rows(), is_tail, source == Some(Origin::Disk)))
+    }
+
+    /// The relatives that a loader would bring: whether they are here anyway, their ids, and
+    /// whether they are tails.
+    fn glimpsed<'a>(&self, disk: &'a Glimpse) -> Vec<(bool, &'a [u32], bool)> {
+        let block = disk.partial.as_ref();
+        let block = block.map(|(key, ids)| (self.index.contains(key), &ids[..], false));
+        let tail = disk.record.as_ref().map(|record| {
+            (self.index.record_source(&record.key).is_some(), &record.tail[..], true)
         });
-        let block = block.map(|(_, rows)| (rows, false, true));
-        let tail = tail.map(|record| (rows(&record.tail), true, true));
-        let best = memory.into_iter().chain(block).chain(tail).max()?;
-        let source = if best.2 { Origin::Disk } else { Origin::Memory };
-        (best.0 > 0).then_some((best.0, source))
+        block.into_iter().chain(tail).collect()
     }
 
     fn explain_why(
@@ -201,4 +212,11 @@ impl Inquiry {
     fn tail(&self) -> &[u32] {
         &self.question.tokens[self.keys.len() * BLOCK..]
     }
+}
+
+/// Rows that `theirs` has in common with the rest of a prompt and may lend: never a whole block, and
+/// never all that is left to compute.
+fn rows(rest: &[u32], theirs: &[u32]) -> usize {
+    let common = rest.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+    common.min(rest.len().saturating_sub(1)).min(BLOCK - 1)
 }

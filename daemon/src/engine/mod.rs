@@ -60,7 +60,9 @@ use crate::kv::codec::Codec;
 pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
+pub use crate::kv::layout::BLOCK;
 use crate::kv::seq::Slabs;
+pub use crate::model::Numerics;
 use crate::model::host::Host;
 use crate::store::{Family, Restored, StoreHandle};
 
