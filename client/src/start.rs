@@ -20,7 +20,7 @@ use std::time::Duration;
 use etcetera::BaseStrategy;
 use tinygpt_proto::socket::{Origin, SocketPath};
 use tokio::process::{Child, Command};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::connect::Connection;
 use crate::holder;
@@ -131,7 +131,7 @@ impl Launch {
         if status.code() != Some(BUSY) {
             return Err(self.ended(status, begin));
         }
-        let holder = holder::socket(&self.program).await;
+        let holder = timeout_at(deadline, holder::socket(&self.program)).await.ok().flatten();
         self.reach(holder.as_deref(), deadline, patience).await
     }
 
@@ -271,6 +271,16 @@ mod tests {
         let launch = launch(folder.path(), "exec sleep 2");
         let error = error(&launch, Duration::from_millis(50));
         assert!(matches!(error, StartError::NotReady { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_never_tells_where_its_cache_is_costs_no_more_than_the_time_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let launch = launch(folder.path(), "[ \"$1\" = config ] && exec sleep 60; exit 75");
+        let begun = Instant::now();
+        let error = error(&launch, Duration::from_millis(300));
+        assert!(matches!(error, StartError::NotReady { .. }), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     }
 
     #[test]
