@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     #[error("the daemon does not serve after {:.1} s: {state}", waited.as_secs_f64())]
     NotReady { waited: Duration, state: String },
     /// The daemon did not keep to the deadline it was given.
-    #[error("no end of an answer after {:.1} s", .0.as_secs_f64())]
+    #[error("no complete answer after {:.1} s", .0.as_secs_f64())]
     Overdue(Duration),
     /// The answer ended in the middle.
     #[error("the daemon ended its answer before it was done")]

@@ -253,7 +253,7 @@ fn a_socket_that_is_silent_is_given_up() {
     let output = client(&socket, &["doctor", "--timeout", "0.2"]);
     let checks = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(Exit::Failed.code().into()), "{checks}");
-    assert!(checks.contains("FAIL  health   no end of an answer after 0.2 s"), "{checks}");
+    assert!(checks.contains("FAIL  health   no complete answer after 0.2 s"), "{checks}");
 }
 
 #[test]
