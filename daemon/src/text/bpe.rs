@@ -1,18 +1,21 @@
 //! Byte-pair encoding over the vocabulary in a GGUF file (`tokenizer.ggml.model` = `gpt2`).
 //!
-//! The merges and the words are the `tokenizers` crate's work. The tokens that are no ordinary text
-//! are found by their names here, before there are words, and the bytes of a token are looked up in
-//! a table, so that any sequence of ids has a text.
+//! The merges are the `tokenizers` crate's work: by a heap, so that a word of a megabyte is no
+//! worse than many short ones. Its pipeline around them keeps a string and its offsets for every
+//! step, which nobody asks for here and which costs most of the time; so the tokens that are no
+//! ordinary text are found by their names here, and words are cut in [`pre`](super::pre).
+//! The bytes of a token are looked up in a table, so that any sequence of ids has a text.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use thiserror::Error;
+use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 use super::alphabet::{characters, spell};
-use super::pre::Pre;
+use super::pre::{Cut, Pre};
 use crate::model::load::GgufVocabulary;
 
 /// ggml's token types that are not ordinary text.
@@ -60,10 +63,10 @@ pub enum TokenizerError {
         /// What the library said.
         reason: String,
     },
-    /// The library failed on a text.
-    #[error("encoding a text of {bytes} bytes: {reason}")]
+    /// The library failed on a word.
+    #[error("encoding a word of {bytes} bytes: {reason}")]
     Encode {
-        /// Length of the text.
+        /// Length of the word.
         bytes: usize,
         /// What the library said.
         reason: String,
@@ -80,8 +83,10 @@ pub enum TokenizerError {
 
 /// A byte-pair tokenizer.
 pub struct Bpe {
-    words: tokenizers::Tokenizer,
     literals: Literals,
+    cut: Cut,
+    characters: [char; 256],
+    merges: BPE,
     bytes: Vec<Box<[u8]>>,
     /// Bytes that the vocabulary cannot spell, if it has no unknown token to stand for them.
     unspellable: Box<[bool; 256]>,
@@ -108,8 +113,10 @@ impl Bpe {
         }
         let pre = Pre::named(vocabulary.pre.as_deref())?;
         Ok(Self {
-            words: words(vocabulary, pre)?,
             literals: Literals::new(vocabulary)?,
+            cut: pre.cut()?,
+            characters: characters(),
+            merges: model(vocabulary, pre)?,
             bytes: token_bytes(vocabulary),
             unspellable: unspellable(vocabulary),
             bos: vocabulary.bos,
@@ -142,10 +149,16 @@ impl Bpe {
             let byte = words.as_bytes()[at];
             return Err(TokenizerError::NoToken { byte, at: start + at });
         }
-        let encoding = self.words.encode_fast(words, false).map_err(|error| {
-            TokenizerError::Encode { bytes: words.len(), reason: error.to_string() }
+        self.cut.words(words).into_iter().try_for_each(|word| self.encode_word(word, ids))
+    }
+
+    fn encode_word(&self, word: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let letters: String = word.bytes().map(|byte| self.characters[usize::from(byte)]).collect();
+        let tokens = self.merges.tokenize(&letters).map_err(|error| TokenizerError::Encode {
+            bytes: word.len(),
+            reason: error.to_string(),
         })?;
-        ids.extend_from_slice(encoding.get_ids());
+        ids.extend(tokens.into_iter().map(|token| token.id));
         Ok(())
     }
 
@@ -170,18 +183,15 @@ impl Bpe {
     }
 }
 
-/// Cut and merges, without special tokens.
-fn words(vocabulary: &GgufVocabulary, pre: Pre) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let wrong = |error: tokenizers::Error| TokenizerError::Build { reason: error.to_string() };
+/// Tokens and merges, without special tokens.
+fn model(vocabulary: &GgufVocabulary, pre: Pre) -> Result<BPE, TokenizerError> {
     let mut builder = BPE::builder()
         .vocab_and_merges(ids(vocabulary), merges(vocabulary)?)
         .ignore_merges(pre.whole_words());
     if let Some(unknown) = vocabulary.unknown {
         builder = builder.unk_token(vocabulary.tokens[unknown as usize].clone());
     }
-    let mut words = tokenizers::Tokenizer::new(builder.build().map_err(wrong)?);
-    words.with_pre_tokenizer(Some(pre.pre_tokenizer()?));
-    Ok(words)
+    builder.build().map_err(|error| TokenizerError::Build { reason: error.to_string() })
 }
 
 /// Ids by text; of tokens with the same text the first.
@@ -253,6 +263,8 @@ impl Literals {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::model::load::Vocabulary;
     use crate::text::Tokenizer;
@@ -343,5 +355,61 @@ mod tests {
     fn another_kind_of_model_is_refused_by_name() {
         let error = tokenizer(|vocabulary| vocabulary.model = "llama".into()).unwrap_err();
         assert!(error.to_string().contains("\"llama\" is not supported"), "{error}");
+    }
+
+    /// Letters, then tokens that are made by merges, each of two earlier tokens.
+    fn grown(pairs: &[(usize, usize)]) -> GgufVocabulary {
+        let mut tokens: Vec<String> = ["a", "b", "c"].map(String::from).into();
+        let mut merges = Vec::new();
+        for (left, right) in pairs {
+            let [left, right] = [left, right].map(|at| &tokens[at % tokens.len()]);
+            let (merge, token) = (format!("{left} {right}"), format!("{left}{right}"));
+            if token.len() <= 16 && !tokens.contains(&token) {
+                tokens.push(token);
+                merges.push(merge);
+            }
+        }
+        let token_types = vec![1; tokens.len()];
+        GgufVocabulary { tokens, token_types, merges, bos: None, ..vocabulary() }
+    }
+
+    /// Byte-pair encoding as it is defined: the best merge anywhere, leftmost first, until none is.
+    fn plainly(vocabulary: &GgufVocabulary, word: &str) -> Vec<u32> {
+        let mut parts: Vec<String> = word.chars().map(String::from).collect();
+        let rank = |pair: &[String]| {
+            let merge = pair.join(" ");
+            vocabulary.merges.iter().position(|known| *known == merge)
+        };
+        let best = |parts: &[String]| {
+            let ranks = parts.windows(2).enumerate();
+            ranks.filter_map(|(at, pair)| Some((rank(pair)?, at))).min()
+        };
+        while let Some((_, at)) = best(&parts) {
+            let right = parts.remove(at + 1);
+            parts[at] += &right;
+        }
+        let id = |part: &String| vocabulary.tokens.iter().position(|token| token == part).unwrap();
+        parts.iter().map(|part| id(part) as u32).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn words_have_the_ids_that_merging_plainly_gives(
+            pairs in proptest::collection::vec((0usize..64, 0usize..64), 0..40),
+            word in "[abc]{1,60}|a{1,200}|(ab){1,90}",
+        ) {
+            let vocabulary = grown(&pairs);
+            let expected = plainly(&vocabulary, &word);
+            let tokenizer = Tokenizer::new(&Vocabulary::Gguf(vocabulary)).unwrap();
+            prop_assert_eq!(tokenizer.encode(&word).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_word_of_a_megabyte_is_merged_like_a_short_one() {
+        let doubling: Vec<_> = [0, 3, 4, 5].map(|at| (at, at)).into();
+        let tokenizer = Tokenizer::new(&Vocabulary::Gguf(grown(&doubling))).unwrap();
+        let ids = tokenizer.encode(&"a".repeat(1 << 20)).unwrap();
+        assert_eq!(ids, vec![6; 1 << 16]);
     }
 }
