@@ -3,6 +3,9 @@
 //! Angles are taken in f64 and their cosines and sines rounded once to f32, so that position
 //! 100,000 is as exact as position 1. Tables depend on absolute positions only, never on the total
 //! length: a cached key must mean the same whatever follows it.
+//! They are made as positions are first used, since a model may claim a context that nobody fills.
+
+use std::sync::OnceLock;
 
 use crate::elementary::{exp_f64, ln_f64, sin_cos_f64};
 use crate::isa::{Isa, dispatched};
@@ -16,14 +19,36 @@ pub enum Convention {
     HalfSplit,
 }
 
+/// Positions whose cosines and sines are made together.
+const RUN: usize = 256;
+
 /// Cosines and sines of `positions` positions for a rotated width of `D` channels.
 #[derive(Clone, Debug)]
 pub struct Rope {
     convention: Convention,
-    /// `[positions][D / 2]` each.
+    /// Radians per position, `[D / 2]`.
+    frequencies: Vec<f64>,
+    positions: usize,
+    runs: Vec<OnceLock<Run>>,
+}
+
+/// Cosines and sines of [`RUN`] consecutive positions: `[RUN][D / 2]` each.
+#[derive(Clone, Debug)]
+struct Run {
     cos: Vec<f32>,
     sin: Vec<f32>,
-    pairs: usize,
+}
+
+impl Run {
+    // Out of line, so that the callers' instruction sets do not compile it again.
+    #[cold]
+    #[inline(never)]
+    fn new(frequencies: &[f64], first: usize) -> Self {
+        let positions = first..first + RUN;
+        let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+        let (sin, cos) = angles.map(sin_cos_f64).map(|(s, c)| (s as f32, c as f32)).unzip();
+        Self { cos, sin }
+    }
 }
 
 impl Rope {
@@ -52,14 +77,13 @@ impl Rope {
 
     /// Tables for given frequencies (radians per position), one for each pair.
     pub fn from_frequencies(convention: Convention, frequencies: &[f64], positions: usize) -> Rope {
-        let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
-        let (sin, cos) = angles.map(sin_cos_f64).map(|(s, c)| (s as f32, c as f32)).unzip();
-        Rope { convention, cos, sin, pairs: frequencies.len() }
+        let runs = vec![OnceLock::new(); positions.div_ceil(RUN)];
+        Rope { convention, frequencies: frequencies.to_vec(), positions, runs }
     }
 
-    /// How many positions the tables hold.
+    /// How many positions the tables can hold.
     pub fn positions(&self) -> usize {
-        self.cos.len() / self.pairs
+        self.positions
     }
 
     /// Rotates rows `x[T][H][D]` in place; row `t` is at `positions[t]`. Only the first channels
@@ -71,7 +95,8 @@ impl Rope {
     /// When the shapes do not fit, or a position lies beyond the tables.
     pub fn apply(&self, x: &mut [f32], heads: usize, d: usize, positions: &[u32]) {
         assert_eq!(x.len(), positions.len() * heads * d, "[T][H][D] channels");
-        assert!(2 * self.pairs <= d, "tables for {} channels, heads of {d}", 2 * self.pairs);
+        let turned = 2 * self.frequencies.len();
+        assert!(turned <= d, "tables for {turned} channels, heads of {d}");
         let last = positions.iter().max().map_or(0, |&last| last as usize);
         assert!(
             last < self.positions(),
@@ -84,8 +109,12 @@ impl Rope {
     /// The cosines and the sines of a position.
     #[inline(always)]
     pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
-        let range = position * self.pairs..(position + 1) * self.pairs;
-        (&self.cos[range.clone()], &self.sin[range])
+        let (run, row) = (position / RUN, position % RUN);
+        let Run { cos, sin } =
+            self.runs[run].get_or_init(|| Run::new(&self.frequencies, run * RUN));
+        let pairs = self.frequencies.len();
+        let range = row * pairs..(row + 1) * pairs;
+        (&cos[range.clone()], &sin[range])
     }
 }
 
@@ -195,6 +224,27 @@ mod tests {
         assert_ne!(x[6..10], before[6..10]);
         assert_eq!(x[10..], before[10..]);
         assert_eq!(rope.positions(), 10);
+    }
+
+    #[test]
+    fn a_row_is_the_same_whichever_rows_were_asked_for_before() {
+        let rope = Rope::new(Convention::HalfSplit, 64, 10_000.0, None, 1 << 20);
+        for position in [99_999, 256, 0, 255, 100_000, 511, 512, 1, (1 << 20) - 1] {
+            let angles = rope.frequencies.iter().map(|f| sin_cos_f64(position as f64 * f));
+            let (sin, cos): (Vec<f32>, Vec<f32>) =
+                angles.map(|(sin, cos)| (sin as f32, cos as f32)).unzip();
+            let row = rope.row(position);
+            assert_eq!((bits(row.0), bits(row.1)), (bits(&cos), bits(&sin)), "{position}");
+        }
+    }
+
+    #[test]
+    fn a_long_context_takes_memory_only_where_it_is_used() {
+        let rope = Rope::new(Convention::Interleaved, 128, 10_000.0, None, 1 << 20);
+        let made = || rope.runs.iter().filter(|run| run.get().is_some()).count();
+        assert_eq!(made(), 0);
+        rope.apply(&mut noise(4, 3 * 128), 1, 128, &[999_999, 3, 4]);
+        assert_eq!(made(), 2);
     }
 
     #[test]

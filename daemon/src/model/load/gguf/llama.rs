@@ -29,7 +29,7 @@ const KNOWN: [&str; 16] = [
 /// Base of the rotary frequencies in files that do not say.
 const ROPE_BASE: f32 = 10_000.0;
 
-/// Longest context that is believed: tables are made for it.
+/// Longest context that is believed.
 const CONTEXT: usize = 1 << 20;
 
 /// The dimensions, checked against each other; `vocab` is the number of tokens in the file.
