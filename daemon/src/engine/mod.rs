@@ -55,7 +55,7 @@ use self::history::History;
 use self::job::Done;
 use self::scheduler::Pace;
 use self::sequence::{SeqId, Sequence};
-use self::source::{Loaded, Stamp};
+use self::source::Loaded;
 use crate::kv::codec::Codec;
 pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
@@ -64,6 +64,7 @@ pub use crate::kv::layout::BLOCK;
 use crate::kv::seq::Slabs;
 pub use crate::model::Numerics;
 use crate::model::host::Host;
+use crate::model::identity::Stamp;
 use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.

@@ -4,12 +4,11 @@
 //! and a retrained one misses. The file's stamp (device, inode, size and times) tells cheaply that
 //! it changed; it is looked at again before anything is published under the old name.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tinygpt_kernels::{Matrix, Pool};
 
@@ -17,9 +16,9 @@ use super::handle::ModelInfo;
 use crate::kv::codec::Codec;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
+use crate::model::identity::{self, Stamp};
 use crate::model::load::{Checkpoint, LoadError};
 use crate::model::{Model, Numerics, assemble, load};
-use crate::sys::mmap::Map;
 
 /// How long a changed file must have been left alone before it is read again.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -40,7 +39,7 @@ pub struct Source {
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The file could not be opened or mapped.
+    /// The file could not be opened or read.
     #[error("cannot read model {path}: {error}", path = path.display())]
     Read {
         /// The file.
@@ -64,46 +63,11 @@ pub enum SourceError {
     },
 }
 
-/// Tells two states of one file apart without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn new(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(&std::fs::metadata(path)?))
-    }
-
-    /// How long ago the file last changed. A time in the future is no reason to wait for it.
-    fn age(&self) -> Duration {
-        let (seconds, nanos) = self.changed;
-        let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let nanos = Duration::from_nanos(u64::try_from(nanos).unwrap_or(0));
-        SystemTime::now().duration_since(UNIX_EPOCH + seconds + nanos).unwrap_or(Duration::MAX)
-    }
-}
-
 /// What a model file says of itself.
 #[derive(Debug, Clone, Copy)]
 struct Contents {
     /// The identity of its weights.
     weights: Digest,
-    format: &'static str,
     bytes: u64,
     /// `None` for the built-in model.
     stamp: Option<Stamp>,
@@ -133,7 +97,12 @@ impl Source {
     pub(super) fn load(&self, generation: u64, pool: &Pool) -> Result<Loaded, SourceError> {
         let started = Instant::now();
         let Some(path) = &self.path else {
-            let (checkpoint, file) = self.read(load::BUILTIN, pool)?;
+            let checkpoint = load::load(load::BUILTIN, pool).map_err(|error| self.refuse(error))?;
+            let file = Contents {
+                weights: identity::of_bytes(load::BUILTIN),
+                bytes: load::BUILTIN.len() as u64,
+                stamp: None,
+            };
             return Ok(self.assemble(checkpoint, file, generation, started.elapsed()));
         };
         let unreadable = |error| SourceError::Read { path: path.clone(), error };
@@ -143,12 +112,13 @@ impl Source {
             return Err(unreadable(io::Error::other("it is a directory")));
         }
         let stamp = Stamp::new(&metadata);
-        let map = map_whole(&file, metadata.len()).map_err(unreadable)?;
-        let (checkpoint, file) = self.read(&map, pool)?;
+        let bytes = metadata.len();
+        let (checkpoint, weights) = self.read(&file, bytes, pool)?;
+        let weights = weights.map_err(unreadable)?;
         if Stamp::of(path).map_err(unreadable)? != stamp {
             return Err(SourceError::Changed { path: path.clone() });
         }
-        let file = Contents { stamp: Some(stamp), ..file };
+        let file = Contents { weights, bytes, stamp: Some(stamp) };
         Ok(self.assemble(checkpoint, file, generation, started.elapsed()))
     }
 
@@ -157,22 +127,24 @@ impl Source {
         self.path.as_ref().is_some_and(|path| !path.exists())
     }
 
-    /// The file's stamp, once nobody has written to it for a moment. Whoever retrains in place
-    /// truncates the file first, and a file that shrinks while it is mapped ends the process.
+    /// The file's stamp, once nobody has written to it for a moment.
     pub(super) fn settled(&self) -> Option<Stamp> {
         let stamp = Stamp::of(self.path.as_ref()?).ok()?;
         (stamp.age() > SETTLE).then_some(stamp)
     }
 
-    /// Unpacks the file's bytes, and hashes them in the shadow of that.
-    fn read(&self, bytes: &[u8], pool: &Pool) -> Result<(Checkpoint, Contents), SourceError> {
-        let hash = || Digest(*blake3::Hasher::new().update_rayon(bytes).finalize().as_bytes());
+    /// Unpacks the file, and hashes it in the shadow of that, which reads it ahead.
+    fn read(
+        &self,
+        file: &File,
+        size: u64,
+        pool: &Pool,
+    ) -> Result<(Checkpoint, io::Result<Digest>), SourceError> {
         std::thread::scope(|scope| {
-            let hash = scope.spawn(hash);
-            let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
+            let hash = scope.spawn(|| identity::of_file(file, size));
+            let checkpoint = load::load_file(file, pool).map_err(|error| self.refuse(error))?;
             let weights = hash.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let (format, bytes) = (load::format(bytes), bytes.len() as u64);
-            Ok((checkpoint, Contents { weights, format, bytes, stamp: None }))
+            Ok((checkpoint, weights))
         })
     }
 
@@ -205,7 +177,7 @@ impl Source {
             name: self.name.clone(),
             generation,
             path: self.path.clone(),
-            format: file.format,
+            format: checkpoint.format,
             architecture: checkpoint.architecture,
             quantisation: checkpoint.quantisation,
             context: model.context(),
@@ -231,14 +203,4 @@ fn total(model: &dyn Model, of: impl Fn(&Matrix) -> usize, each: usize) -> u64 {
     let matrices: usize = model.matrices().into_iter().map(of).sum();
     let elements: usize = model.vectors().into_iter().map(<[f32]>::len).sum();
     (matrices + each * elements) as u64
-}
-
-fn map_whole(file: &File, size: u64) -> io::Result<Map> {
-    if size == 0 {
-        return Err(io::Error::other("the file is empty"));
-    }
-    let len = usize::try_from(size).map_err(io::Error::other)?;
-    let map = Map::open(file, len)?;
-    map.will_need();
-    Ok(map)
 }

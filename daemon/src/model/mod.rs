@@ -3,13 +3,14 @@
 //! A [`Model`] is numbers and weights; everything that changes is in the [`Batch`] and in the
 //! sequences' caches, which the caller owns.
 //! There is a short file for each architecture family, written over the small set of
-//! [`host`], and [`load`] reads their files.
+//! [`host`], and [`load`] reads their files. A file's contents are its [`identity`].
 //!
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
 
 pub mod gpt;
 pub mod host;
+pub mod identity;
 pub mod llama;
 pub mod load;
 

@@ -1,8 +1,7 @@
 //! Read-only memory maps of files that nobody alters in place.
 //!
 //! A mapped file that shrinks kills its reader with SIGBUS. The callers keep to files that are
-//! never truncated: segments in the daemon's own 0700 directory, written once and only unlinked,
-//! and model files for as long as they are being repacked.
+//! never truncated: segments in the daemon's own 0700 directory, written once and only unlinked.
 
 use std::fs::File;
 use std::io;
@@ -29,12 +28,6 @@ impl Map {
         // essay for why the file does not shrink while it is mapped.
         let map = unsafe { MmapOptions::new().len(len).map(file)? };
         Ok(Self(map))
-    }
-
-    /// Tells the system that all of it will be read soon, in order.
-    pub fn will_need(&self) {
-        // Advice may be refused without harm.
-        let _ = self.0.advise(Advice::WillNeed);
     }
 
     /// Brings `range` into memory, so that whoever reads it next waits for no disk.

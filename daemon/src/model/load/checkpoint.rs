@@ -12,6 +12,8 @@ pub struct Checkpoint {
     pub weights: Weights,
     /// What a tokenizer is built from.
     pub vocabulary: Vocabulary,
+    /// Name of the file format: `gguf` or `tinygpt`.
+    pub format: &'static str,
     /// Name of the architecture: `gpt` (TinyGPT) or `llama`.
     pub architecture: String,
     /// The element type that most weights are stored in, as the format names it (`fp16`, `Q4_1`).

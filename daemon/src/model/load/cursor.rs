@@ -2,16 +2,24 @@
 
 use super::LoadError;
 
-/// Position in a byte slice; every read says what it was for.
+/// Position in a file of which the beginning is at hand; every read says what it was for.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
+    /// Bytes of the whole file, at least those at hand.
+    length: usize,
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self::head(bytes, bytes.len())
+    }
+
+    /// A reader of the first bytes of a file of `length` bytes. What lies behind them counts as
+    /// there, and asking for it is [`LoadError::LongHead`].
+    pub(super) fn head(bytes: &'a [u8], length: usize) -> Self {
+        Self { bytes, length, at: 0 }
     }
 
     /// Offset of the next byte.
@@ -21,25 +29,22 @@ impl<'a> Cursor<'a> {
 
     /// Bytes not read yet.
     pub(super) fn left(&self) -> usize {
-        self.bytes.len() - self.at
-    }
-
-    /// Everything that is left.
-    pub(super) fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
+        self.length - self.at
     }
 
     /// The next `need` bytes, borrowed.
     pub(super) fn take(&mut self, need: u64, what: &'static str) -> Result<&'a [u8], LoadError> {
+        let begin = self.at;
+        self.skip(need, what)?;
+        self.bytes.get(begin..self.at).ok_or(LoadError::LongHead { need: self.at })
+    }
+
+    /// Passes over the next `need` bytes, which need not be at hand.
+    pub(super) fn skip(&mut self, need: u64, what: &'static str) -> Result<(), LoadError> {
         let left = self.left();
-        match usize::try_from(need) {
-            Ok(size) if size <= left => {
-                let taken = &self.bytes[self.at..self.at + size];
-                self.at += size;
-                Ok(taken)
-            }
-            _ => Err(LoadError::Truncated { what, need, at: self.at, left }),
-        }
+        let size = usize::try_from(need).ok().filter(|&size| size <= left);
+        self.at += size.ok_or(LoadError::Truncated { what, need, at: self.at, left })?;
+        Ok(())
     }
 
     /// The next `N` bytes as an array, for the `from_le_bytes` of any number.

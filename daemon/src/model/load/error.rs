@@ -2,10 +2,12 @@
 
 use thiserror::Error;
 
+use super::input::LONGEST_HEAD;
+
 /// Why a model file was refused.
 ///
 /// Sizes are bytes and positions are byte offsets in the file unless the variant says otherwise.
-#[derive(Debug, Error, PartialEq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The first four bytes name no format that is read here.
@@ -35,6 +37,34 @@ pub enum LoadError {
         at: usize,
         /// Bytes that are there.
         left: usize,
+    },
+    /// The file was cut short after it was opened.
+    #[error("the file was cut short: {need} bytes are needed at byte {at}, it has {have} now")]
+    Cut {
+        /// Where the bytes should begin.
+        at: usize,
+        /// Bytes needed.
+        need: usize,
+        /// Bytes of the whole file.
+        have: u64,
+    },
+    /// The system could not read the file.
+    #[error("reading {need} bytes at byte {at}: {reason}")]
+    Read {
+        /// Where the bytes begin.
+        at: usize,
+        /// Bytes needed.
+        need: usize,
+        /// What the system said.
+        reason: String,
+    },
+    /// What comes before the tensors does not end where every real file's has.
+    #[error(
+        "what comes before the tensors reaches to byte {need}, at most {LONGEST_HEAD} are read"
+    )]
+    LongHead {
+        /// How much of the file would have to be read.
+        need: usize,
     },
     /// A count that the rest of the file cannot hold, refused before anything is allocated.
     #[error(

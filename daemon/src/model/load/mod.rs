@@ -1,6 +1,6 @@
 //! Model files, read as untrusted input and handed on as plain data.
 //!
-//! A file is a byte slice, usually a mapping. Its readers allocate nothing that is not bounded by
+//! A file is read piece by piece, never mapped. Its readers allocate nothing that is not bounded by
 //! the file's own size, and answer every lie a file can tell with its own [`LoadError`].
 //! What they give is a [`Checkpoint`]: packed matrices, plain vectors, numbers, a vocabulary. No
 //! file format survives in it, and it borrows nothing from the file, which may be overwritten
@@ -15,7 +15,10 @@ mod cursor;
 mod error;
 mod ggml;
 mod gguf;
+mod input;
 mod tinygpt;
+
+use std::fs::File;
 
 use tinygpt_kernels::Pool;
 
@@ -24,34 +27,78 @@ pub use self::checkpoint::{
     LlamaWeights, Norm, RopeLayout, Vocabulary, Weights,
 };
 pub use self::error::LoadError;
+use self::input::Input;
 
 /// The model that serves when no other is named: a small byte-level Shakespeare GPT.
 pub const BUILTIN: &[u8] = include_bytes!("../../../assets/builtin.tinygpt");
 
-/// Reads a model file of any known format, told by its first four bytes.
+/// Reads a model of any known format, told by its first four bytes.
 ///
 /// # Errors
-/// Every way in which the file is not a model that can run: see [`LoadError`].
+/// Every way in which the bytes are not a model that can run: see [`LoadError`].
 pub fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
-    match bytes.first_chunk() {
-        Some(tinygpt::MAGIC) => tinygpt::load(bytes, pool),
-        Some(gguf::MAGIC) => gguf::load(bytes, pool),
-        _ => Err(LoadError::Magic { found: first_bytes(bytes) }),
-    }
+    read(Input::Memory(bytes), pool)
 }
 
-/// The name of a model file's format, told by its first four bytes; empty for an unknown one.
-pub fn format(bytes: &[u8]) -> &'static str {
-    match bytes.first_chunk() {
-        Some(tinygpt::MAGIC) => "tinygpt",
-        Some(gguf::MAGIC) => "gguf",
-        _ => "",
-    }
+/// Reads a model file of any known format.
+///
+/// # Errors
+/// Every way in which the file is not a model that can run, or cannot be read: see [`LoadError`].
+pub fn load_file(file: &File, pool: &Pool) -> Result<Checkpoint, LoadError> {
+    read(Input::file(file)?, pool)
+}
+
+fn read(input: Input<'_>, pool: &Pool) -> Result<Checkpoint, LoadError> {
+    input.with_head(|head| match head.first_chunk() {
+        Some(tinygpt::MAGIC) => tinygpt::load(head, input, pool),
+        Some(gguf::MAGIC) => gguf::load(head, input, pool),
+        _ => Err(LoadError::Magic { found: first_bytes(head) }),
+    })
 }
 
 fn first_bytes(bytes: &[u8]) -> String {
     match bytes {
         [] => "nothing".into(),
         _ => format!("\"{}\"", bytes[..bytes.len().min(4)].escape_ascii()),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_cut_short_after_it_was_opened_is_an_error_with_its_place() {
+        let pool = Pool::new(NonZeroUsize::MIN);
+        for part in [1, 5, 9] {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(BUILTIN, 0).unwrap();
+            let input = Input::file(&file).unwrap();
+            let left = BUILTIN.len() as u64 * part / 10;
+            file.set_len(left).unwrap();
+            match read(input, &pool).unwrap_err() {
+                LoadError::Cut { at, need, have } => {
+                    assert!(have == left && (at + need) as u64 > left, "{at} {need} {have}");
+                }
+                error => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_built_in_model_is_the_same_from_a_file() {
+        let pool = Pool::new(NonZeroUsize::MIN);
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(BUILTIN, 0).unwrap();
+        let [ours, theirs] = [load_file(&file, &pool), load(BUILTIN, &pool)].map(|read| {
+            let Weights::Gpt(weights) = read.unwrap().weights else { panic!("a .tinygpt file") };
+            weights
+        });
+        assert_eq!(ours.position_embedding, theirs.position_embedding);
+        assert_eq!(ours.blocks[5].norm2, theirs.blocks[5].norm2);
     }
 }

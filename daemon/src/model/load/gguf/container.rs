@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::value::{Value, string, typed};
 use crate::model::load::LoadError;
@@ -23,25 +24,27 @@ const DIMENSIONS: usize = 4;
 /// Alignment of the data section and of each tensor in it, unless the file says otherwise.
 const ALIGNMENT: u64 = 32;
 
-/// A parsed file; everything is borrowed from its bytes.
+/// A parsed head; everything is borrowed from its bytes.
 #[derive(Debug)]
 pub(super) struct Gguf<'a> {
     pub(super) metadata: BTreeMap<&'a str, Value<'a>>,
-    pub(super) tensors: BTreeMap<&'a str, Tensor<'a>>,
+    pub(super) tensors: BTreeMap<&'a str, Tensor>,
 }
 
-/// One tensor and its bytes.
+/// One tensor and where its bytes are.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Tensor<'a> {
+pub(super) struct Tensor {
     pub(super) dtype: GgmlType,
     /// Outermost first: `[rows, row length]` for a matrix.
     pub(super) shape: Vec<u64>,
-    pub(super) bytes: &'a [u8],
+    /// In the file.
+    pub(super) range: Range<usize>,
 }
 
 impl<'a> Gguf<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, LoadError> {
-        let mut cursor = Cursor::new(bytes);
+    /// Reads the head of a file of `length` bytes.
+    pub(super) fn parse(head: &'a [u8], length: usize) -> Result<Self, LoadError> {
+        let mut cursor = Cursor::head(head, length);
         cursor.take(4, "the magic number")?;
         check_version(cursor.u32("the version")?)?;
         let tensors = cursor.u64("the tensor count")?;
@@ -51,9 +54,9 @@ impl<'a> Gguf<'a> {
         let alignment = alignment(&metadata)?;
         let padding = (cursor.at() as u64).next_multiple_of(alignment) - cursor.at() as u64;
         if tensors > 0 {
-            cursor.take(padding, "the padding before the tensor data")?;
+            cursor.skip(padding, "the padding before the tensor data")?;
         }
-        let tensors = place(infos, cursor.rest(), alignment)?;
+        let tensors = place(infos, cursor.at()..length, alignment)?;
         Ok(Self { metadata, tensors })
     }
 }
@@ -147,14 +150,14 @@ fn size(name: &str, dtype: GgmlType, dims: &[u64]) -> Result<u64, LoadError> {
 /// Cuts the data section into tensors.
 fn place<'a>(
     mut infos: Vec<Info<'a>>,
-    data: &'a [u8],
+    data: Range<usize>,
     alignment: u64,
-) -> Result<BTreeMap<&'a str, Tensor<'a>>, LoadError> {
+) -> Result<BTreeMap<&'a str, Tensor>, LoadError> {
     infos.sort_by_key(|info| info.offset);
     let mut tensors = BTreeMap::new();
     let mut last: Option<(&str, u64)> = None;
     for info in infos {
-        let bytes = cut(&info, data, alignment)?;
+        let range = cut(&info, &data, alignment)?;
         match last {
             Some((first, end)) if end > info.offset && info.size > 0 => {
                 let (first, second) = (first.into(), info.name.into());
@@ -163,7 +166,7 @@ fn place<'a>(
             _ => last = Some((info.name, info.offset + info.size)),
         }
         let shape = info.dims.iter().rev().copied().collect();
-        let tensor = Tensor { dtype: info.dtype, shape, bytes };
+        let tensor = Tensor { dtype: info.dtype, shape, range };
         if tensors.insert(info.name, tensor).is_some() {
             return Err(LoadError::Duplicate { what: "tensor", name: info.name.into() });
         }
@@ -171,20 +174,17 @@ fn place<'a>(
     Ok(tensors)
 }
 
-fn cut<'a>(info: &Info<'_>, data: &'a [u8], alignment: u64) -> Result<&'a [u8], LoadError> {
+fn cut(info: &Info<'_>, data: &Range<usize>, alignment: u64) -> Result<Range<usize>, LoadError> {
     let tensor = || info.name.to_owned();
     if !info.offset.is_multiple_of(alignment) {
         let offset = info.offset;
         return Err(LoadError::Misaligned { tensor: tensor(), offset, alignment });
     }
-    let end = info.offset.saturating_add(info.size);
-    let range = usize::try_from(info.offset).ok().zip(usize::try_from(end).ok());
-    range.and_then(|(begin, end)| data.get(begin..end)).ok_or_else(|| LoadError::TensorData {
-        tensor: tensor(),
-        begin: info.offset,
-        end,
-        have: data.len(),
-    })
+    let (begin, end) = (info.offset, info.offset.saturating_add(info.size));
+    if end > data.len() as u64 {
+        return Err(LoadError::TensorData { tensor: tensor(), begin, end, have: data.len() });
+    }
+    Ok(data.start + begin as usize..data.start + end as usize)
 }
 
 /// Bytes as text.

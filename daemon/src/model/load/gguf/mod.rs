@@ -18,11 +18,12 @@ use self::container::Gguf;
 pub(super) use self::container::MAGIC;
 use self::metadata::Metadata;
 use self::tensors::Tensors;
+use super::input::Input;
 use super::{Checkpoint, LoadError, Vocabulary, Weights};
 
-/// Reads a whole file.
-pub(super) fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
-    let Gguf { metadata, tensors } = Gguf::parse(bytes)?;
+/// Reads a file that begins with `head`.
+pub(super) fn load(head: &[u8], input: Input<'_>, pool: &Pool) -> Result<Checkpoint, LoadError> {
+    let Gguf { metadata, tensors } = Gguf::parse(head, input.len())?;
     let metadata = Metadata(metadata);
     match metadata.text("general.architecture")? {
         "llama" => {}
@@ -32,7 +33,7 @@ pub(super) fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
         }
     }
     let vocabulary = vocabulary::read(&metadata)?;
-    let mut tensors = Tensors::new(tensors, "llama", pool);
+    let mut tensors = Tensors::new(tensors, input, "llama", pool);
     let config = llama::config(&metadata, &mut tensors, vocabulary.tokens.len())?;
     let quantisation = tensors.commonest_type().to_owned();
     Ok(Checkpoint {
@@ -40,6 +41,7 @@ pub(super) fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
         vocabulary_digest_input: vocabulary::canonical(&vocabulary),
         weights: Weights::Llama(llama::weights(config, tensors)?),
         vocabulary: Vocabulary::Gguf(vocabulary),
+        format: "gguf",
         architecture: "llama".into(),
         quantisation,
         chat_template: metadata.optional_text("tokenizer.chat_template")?.map(str::to_owned),

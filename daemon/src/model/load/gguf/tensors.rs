@@ -6,23 +6,26 @@ use tinygpt_kernels::{Matrix, Pool};
 
 use super::container::Tensor;
 use crate::model::load::ggml::{self, GgmlType};
+use crate::model::load::input::Input;
 use crate::model::load::{Linear, LoadError, Norm};
 
 /// The tensors that have not been used yet.
 #[derive(Debug)]
 pub(super) struct Tensors<'a> {
-    unused: BTreeMap<&'a str, Tensor<'a>>,
+    unused: BTreeMap<&'a str, Tensor>,
+    input: Input<'a>,
     architecture: &'static str,
     pool: &'a Pool,
 }
 
 impl<'a> Tensors<'a> {
     pub(super) fn new(
-        unused: BTreeMap<&'a str, Tensor<'a>>,
+        unused: BTreeMap<&'a str, Tensor>,
+        input: Input<'a>,
         architecture: &'static str,
         pool: &'a Pool,
     ) -> Self {
-        Self { unused, architecture, pool }
+        Self { unused, input, architecture, pool }
     }
 
     pub(super) fn contains(&self, name: &str) -> bool {
@@ -41,11 +44,12 @@ impl<'a> Tensors<'a> {
 
     /// A `[n, k]` matrix in its own precision.
     pub(super) fn matrix(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let Tensor { dtype, bytes, .. } = self.take(name, &[n, k])?;
+        let Tensor { dtype, range, .. } = self.take(name, &[n, k])?;
         let format = dtype.format().ok_or_else(|| unreadable(name, dtype))?;
-        let row = bytes.len() / n;
+        let row = range.len() / n;
         Matrix::build(self.pool, n, k, format, |rows, tile| {
-            ggml::fill(dtype, &bytes[rows.start * row..rows.end * row], tile);
+            let bytes = range.start + rows.start * row..range.start + rows.end * row;
+            ggml::fill(dtype, &self.input.read(bytes)?, tile);
             Ok(())
         })
     }
@@ -65,8 +69,8 @@ impl<'a> Tensors<'a> {
 
     /// A vector of plain numbers.
     pub(super) fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
-        let Tensor { dtype, bytes, .. } = self.take(name, &[length])?;
-        ggml::plain(dtype, bytes).ok_or_else(|| unreadable(name, dtype))
+        let Tensor { dtype, range, .. } = self.take(name, &[length])?;
+        ggml::plain(dtype, &self.input.read(range)?).ok_or_else(|| unreadable(name, dtype))
     }
 
     /// Fails if a tensor has found no use.
@@ -80,7 +84,7 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, LoadError> {
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         let tensor = self.unused.remove(name);
         let tensor = tensor.ok_or_else(|| LoadError::MissingTensor { tensor: name.into() })?;
         let expected: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();

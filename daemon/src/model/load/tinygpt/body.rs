@@ -1,9 +1,12 @@
 //! The bytes of a `.tinygpt` body, in its three layouts, as elements of named tensors.
 
+use std::borrow::Cow;
+
 use half::f16;
 
 use super::header::{Entry, Layout};
 use crate::model::load::LoadError;
+use crate::model::load::input::Input;
 
 /// Elements of one int4 block, which share a scale.
 pub(super) const BLOCK: usize = 64;
@@ -11,7 +14,9 @@ pub(super) const BLOCK: usize = 64;
 /// A body whose size has been checked against the manifest.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
-    bytes: &'a [u8],
+    input: Input<'a>,
+    /// Where in the file it begins.
+    begin: usize,
     layout: Layout,
     /// All int4 blocks of the file; the packed values follow their scales.
     blocks: usize,
@@ -25,12 +30,14 @@ pub(super) struct Place {
 }
 
 impl<'a> Body<'a> {
-    /// Finds every tensor of the manifest in `bytes` (what follows the step counter).
+    /// Finds every tensor of the manifest in the file behind `begin`, the end of the step counter.
     pub(super) fn new(
-        bytes: &'a [u8],
+        input: Input<'a>,
+        begin: usize,
         layout: Layout,
         manifest: &[Entry],
     ) -> Result<(Self, Vec<Place>), LoadError> {
+        let have = input.len() - begin;
         let mut next = 0u64;
         let mut places = Vec::with_capacity(manifest.len());
         for entry in manifest {
@@ -41,52 +48,79 @@ impl<'a> Body<'a> {
             };
             let units = if layout == Layout::Int4 { elements.div_ceil(64) } else { elements };
             next = next.checked_add(units).ok_or_else(|| overflow(entry))?;
-            check_place(entry, layout, start, units, bytes.len())?;
+            check_place(entry, layout, start, units, have)?;
             places.push(Place { start: start as usize, elements: elements as usize });
         }
-        check_size(layout, next, bytes.len())?;
-        Ok((Self { bytes, layout, blocks: next as usize }, places))
+        check_size(layout, next, have)?;
+        Ok((Self { input, begin, layout, blocks: next as usize }, places))
     }
 
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Element `index` of a tensor, in stored order.
-    pub(super) fn f32(&self, place: Place, index: usize) -> f32 {
-        match self.layout {
-            Layout::Triplets => {
-                let at = 4 * (3 * place.start + index);
-                f32::from_le_bytes(self.array(at))
+    /// The elements of one tensor.
+    pub(super) fn elements(&self, place: Place) -> Result<Elements<'a>, LoadError> {
+        let Place { start, elements } = place;
+        let read = |at: usize, bytes: usize| {
+            let at = self.begin + at;
+            self.input.read(at..at + bytes)
+        };
+        Ok(match self.layout {
+            Layout::Triplets => Elements::F32(read(12 * start, 4 * elements)?),
+            Layout::Fp16 => Elements::F16(read(2 * start, 2 * elements)?),
+            Layout::Int4 => {
+                let (blocks, packed) = (elements.div_ceil(BLOCK), 2 * self.blocks);
+                let scales = read(2 * start, 2 * blocks)?;
+                let values = read(packed + BLOCK / 2 * start, BLOCK / 2 * blocks)?;
+                Elements::Int4 { scales, values }
             }
-            Layout::Fp16 => self.f16(place, index).to_f32(),
-            Layout::Int4 => self.scale(place, index / BLOCK) * f32::from(self.nibble(place, index)),
+        })
+    }
+}
+
+/// The elements of a tensor in stored order.
+#[derive(Debug)]
+pub(super) enum Elements<'a> {
+    F32(Cow<'a, [u8]>),
+    F16(Cow<'a, [u8]>),
+    Int4 {
+        /// An f16 for each block.
+        scales: Cow<'a, [u8]>,
+        /// Two to a byte, the low half first.
+        values: Cow<'a, [u8]>,
+    },
+}
+
+impl Elements<'_> {
+    pub(super) fn f32(&self, index: usize) -> f32 {
+        match self {
+            Self::F32(bytes) => f32::from_le_bytes(array(bytes, index)),
+            Self::F16(bytes) => f16::from_le_bytes(array(bytes, index)).to_f32(),
+            Self::Int4 { scales, values } => {
+                scale(scales, index / BLOCK) * f32::from(nibble(values, index))
+            }
         }
     }
+}
 
-    /// Element `index` of a tensor in an fp16 body.
-    pub(super) fn f16(&self, place: Place, index: usize) -> f16 {
-        f16::from_le_bytes(self.array(2 * (place.start + index)))
-    }
+/// Number `index` of a row of numbers.
+pub(super) fn array<const N: usize>(bytes: &[u8], index: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[N * index..][..N]);
+    array
+}
 
-    /// Scale of a tensor's `block`-th block in an int4 body.
-    pub(super) fn scale(&self, place: Place, block: usize) -> f32 {
-        f16::from_le_bytes(self.array(2 * (place.start + block))).to_f32()
-    }
+/// Scale of a block.
+pub(super) fn scale(scales: &[u8], block: usize) -> f32 {
+    f16::from_le_bytes(array(scales, block)).to_f32()
+}
 
-    /// Element `index` of a tensor in an int4 body before scaling, -8..=7.
-    pub(super) fn nibble(&self, place: Place, index: usize) -> i8 {
-        let packed = 2 * self.blocks + BLOCK / 2 * place.start;
-        let byte = self.bytes[packed + index / 2];
-        let nibble = if index.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
-        nibble as i8 - 8
-    }
-
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut array = [0; N];
-        array.copy_from_slice(&self.bytes[at..at + N]);
-        array
-    }
+/// An int4 element before scaling, -8..=7.
+pub(super) fn nibble(values: &[u8], index: usize) -> i8 {
+    let byte = values[index / 2];
+    let nibble = if index.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
+    nibble as i8 - 8
 }
 
 fn elements(entry: &Entry) -> Result<u64, LoadError> {

@@ -24,10 +24,11 @@ use std::ops::Range;
 
 use tinygpt_kernels::{Code, Format, Matrix, Pool};
 
-use self::body::{BLOCK, Body, Place};
-use self::header::{Entry, Header, Layout};
+use self::body::{BLOCK, Body, Elements, Place, array, nibble, scale};
+use self::header::{Entry, Header};
 use super::canon::Canon;
 use super::cursor::Cursor;
+use super::input::Input;
 use super::{
     Checkpoint, GptBlock, GptConfig, GptWeights, Linear, LoadError, Norm, Vocabulary, Weights,
 };
@@ -39,18 +40,18 @@ pub(super) const MAGIC: &[u8; 4] = b"TGPT";
 const OUTER: u64 = 4;
 const PER_BLOCK: u64 = 16;
 
-/// Reads a whole file.
-pub(super) fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
-    let mut cursor = Cursor::new(bytes);
+/// Reads a file that begins with `head`.
+pub(super) fn load(head: &[u8], input: Input<'_>, pool: &Pool) -> Result<Checkpoint, LoadError> {
+    let mut cursor = Cursor::head(head, input.len());
     cursor.take(4, "the magic number")?;
     let header = read_header(&mut cursor)?;
     check_state_length(&header, &cursor)?;
-    cursor.take(4, "the step counter")?;
+    cursor.skip(4, "the step counter")?;
     let config = header.config.resolve()?;
     let layout = header.layout()?;
     let manifest = header.manifest.as_deref().unwrap_or_default();
     check_count(&config, manifest)?;
-    let (body, places) = Body::new(cursor.rest(), layout, manifest)?;
+    let (body, places) = Body::new(input, cursor.at(), layout, manifest)?;
     let tensors = Tensors::new(body, manifest, &places, pool)?;
     checkpoint(config, &tensors)
 }
@@ -107,6 +108,7 @@ fn checkpoint(config: GptConfig, tensors: &Tensors<'_>) -> Result<Checkpoint, Lo
         vocabulary_digest_input: Canon::default().text("vocabulary", "bytes").finish(),
         weights: Weights::Gpt(weights(config, tensors)?),
         vocabulary: Vocabulary::Bytes,
+        format: "tinygpt",
         architecture: "gpt".into(),
         quantisation,
         chat_template: None,
@@ -189,7 +191,8 @@ impl<'a> Tensors<'a> {
 
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let place = self.place(name, shape)?;
-        Ok((0..place.elements).map(|index| self.body.f32(place, index)).collect())
+        let elements = self.body.elements(place)?;
+        Ok((0..place.elements).map(|index| elements.f32(index)).collect())
     }
 
     fn norm(&self, name: &str, width: usize) -> Result<Norm, LoadError> {
@@ -201,17 +204,19 @@ impl<'a> Tensors<'a> {
 
     /// An embedding: stored as listed, `[n, k]`.
     fn rows(&self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let place = self.place(name, &[n, k])?;
-        if self.body.layout() == Layout::Int4 && k.is_multiple_of(BLOCK) {
-            return self.packed(place, n, k);
+        let elements = self.body.elements(self.place(name, &[n, k])?)?;
+        match &elements {
+            Elements::Int4 { scales, values } if k.is_multiple_of(BLOCK) => {
+                self.packed(scales, values, n, k)
+            }
+            _ => self.matrix(&elements, n, k, |row, column| row * k + column),
         }
-        self.matrix(n, k, |row, column| (place, row * k + column))
     }
 
     /// A linear weight: listed `[n, k]`, stored `[k, n]`.
     fn linear(&self, name: &str, n: usize, k: usize) -> Result<Linear, LoadError> {
-        let place = self.place(&format!("{name}.weight"), &[n, k])?;
-        let weight = self.matrix(n, k, |row, column| (place, column * n + row))?;
+        let elements = self.body.elements(self.place(&format!("{name}.weight"), &[n, k])?)?;
+        let weight = self.matrix(&elements, n, k, |row, column| column * n + row)?;
         let bias = self.values(&format!("{name}.bias"), &[n])?;
         Ok(Linear { weight, bias: Some(bias) })
     }
@@ -219,32 +224,39 @@ impl<'a> Tensors<'a> {
     /// A matrix whose elements lie where `stored(row, column)` says.
     fn matrix(
         &self,
+        elements: &Elements<'_>,
         n: usize,
         k: usize,
-        stored: impl Fn(usize, usize) -> (Place, usize) + Sync,
+        stored: impl Fn(usize, usize) -> usize + Sync,
     ) -> Result<Matrix, LoadError> {
-        let half = self.body.layout() == Layout::Fp16;
+        let half = matches!(elements, Elements::F16(_));
         let format = if half { Format::F16 } else { Format::F32 };
         Matrix::build(self.pool, n, k, format, |rows, tile| {
-            let element = |(place, index)| self.body.f32(place, index);
-            let bits = |(place, index)| self.body.f16(place, index).to_bits();
-            match half {
-                true => tile.f16(&gather(&rows, k, |row, column| bits(stored(row, column)))),
-                false => tile.f32(&gather(&rows, k, |row, column| element(stored(row, column)))),
+            match elements {
+                Elements::F16(bytes) => tile.f16(&gather(&rows, k, |row, column| {
+                    u16::from_le_bytes(array(bytes, stored(row, column)))
+                })),
+                _ => tile.f32(&gather(&rows, k, |row, column| elements.f32(stored(row, column)))),
             }
             Ok(())
         })
     }
 
     /// Int4 rows that are whole blocks.
-    fn packed(&self, place: Place, n: usize, k: usize) -> Result<Matrix, LoadError> {
+    fn packed(
+        &self,
+        scales: &[u8],
+        values: &[u8],
+        n: usize,
+        k: usize,
+    ) -> Result<Matrix, LoadError> {
         let code = Code { bits: 4, zero: 8 };
         let format = Format::Affine { code, group: BLOCK, min: false };
         Matrix::build(self.pool, n, k, format, |rows, tile| {
             let elements = rows.start * k..rows.end * k;
             let blocks = elements.start / BLOCK..elements.end / BLOCK;
-            let q: Vec<i8> = elements.map(|index| self.body.nibble(place, index)).collect();
-            let scale: Vec<f32> = blocks.map(|block| self.body.scale(place, block)).collect();
+            let q: Vec<i8> = elements.map(|index| nibble(values, index)).collect();
+            let scale: Vec<f32> = blocks.map(|block| scale(scales, block)).collect();
             tile.affine(&q, &scale, None);
             Ok(())
         })

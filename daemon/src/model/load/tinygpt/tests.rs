@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::load::BUILTIN;
+use crate::model::load::{BUILTIN, load};
 
 fn pool() -> Pool {
     Pool::new(NonZeroUsize::MIN)
