@@ -13,6 +13,8 @@ use common::{Ask, Reply, Running, Setup, collect, prompt};
 use tinygptd::engine::Event;
 use tinygptd::engine::job::{Divergence, EVENTS, Failure, Persist, Policy, Reason, Verdict};
 use tinygptd::kv::codec::Codec;
+use tinygptd::kv::key::Digest;
+use tinygptd::model::identity::{Identities, Stamp};
 use tokio::sync::mpsc;
 
 const BUILTIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/builtin.tinygpt");
@@ -39,6 +41,22 @@ impl Place {
         // Reads the header of every file: what the survey in the background does in its own time.
         engine.store.as_ref().unwrap().list();
         engine
+    }
+
+    /// What is remembered of model files beside the caches.
+    fn identities(&self) -> Identities {
+        Identities::in_dir(&self.dir.path().join("cache/v1"))
+    }
+
+    /// Waits until a change of the file would show in its stamp, and gives the stamp.
+    fn telling_stamp(&self) -> Stamp {
+        loop {
+            let stamp = Stamp::of(&self.model).unwrap();
+            if stamp.is_telling() {
+                return stamp;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Changes the model file in place.
@@ -224,6 +242,68 @@ fn a_renamed_and_a_copied_file_still_hit() {
         assert_eq!(warm.reuse.verdict, Verdict::FullDisk, "{:?}", warm.reuse);
         assert_same(&warm, &cold);
     }
+}
+
+/// The identity with which an engine serves its file.
+fn weights(engine: &Running) -> Digest {
+    engine.info().fields.weights
+}
+
+#[test]
+fn what_a_file_hashed_to_is_remembered_between_starts() {
+    let place = Place::new(BUILTIN);
+    let stamp = place.telling_stamp();
+    let hashed = weights(&place.start());
+    assert_eq!(place.identities().recall(&stamp), Some(hashed));
+    // A start that takes the memory's word for it has not hashed the file.
+    let word = Digest::of("test", b"");
+    place.identities().remember(stamp, word).unwrap();
+    assert_eq!(weights(&place.start()), word);
+    fs::write(place.dir.path().join("cache/v1/models.tgid"), b"not a memory").unwrap();
+    assert_eq!(weights(&place.start()), hashed);
+    assert_eq!(place.identities().recall(&stamp), Some(hashed));
+}
+
+#[test]
+fn a_remembered_file_that_was_retrained_misses_even_with_its_old_size_and_time() {
+    let place = Place::new(BUILTIN);
+    let old = place.telling_stamp();
+    place.start().ask(&ask());
+    assert!(place.identities().recall(&old).is_some());
+    let modified = fs::metadata(&place.model).unwrap().modified().unwrap();
+    place.edit(retrain);
+    fs::File::options().append(true).open(&place.model).unwrap().set_modified(modified).unwrap();
+    let engine = place.start();
+    let new = engine.ask(&ask());
+    assert_miss(&new, &Reason::FingerprintWeights);
+    assert_same(&new, &fresh(&place.model, &ask()));
+    drop(engine);
+    place.telling_stamp();
+    let later = place.start().ask(&ask());
+    assert_eq!(later.reuse.verdict, Verdict::FullDisk, "{:?}", later.reuse);
+    assert_same(&later, &new);
+}
+
+#[test]
+fn a_remembered_file_that_was_replaced_is_hashed() {
+    let place = Place::new(BUILTIN);
+    let old = place.telling_stamp();
+    let before = weights(&place.start());
+    let other = place.dir.path().join("other");
+    fs::copy(BUILTIN, &other).unwrap();
+    edit(&other, retrain);
+    fs::rename(&other, &place.model).unwrap();
+    assert_ne!(weights(&place.start()), before);
+    assert_eq!(place.identities().recall(&old), Some(before));
+}
+
+#[test]
+fn without_a_cache_directory_nothing_is_remembered() {
+    let place = Place::new(BUILTIN);
+    place.telling_stamp();
+    Setup::default().model(&place.model).start();
+    let names = fs::read_dir(place.dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["model"]);
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub use crate::kv::layout::BLOCK;
 use crate::kv::seq::Slabs;
 pub use crate::model::Numerics;
 use crate::model::host::Host;
-use crate::model::identity::Stamp;
+use crate::model::identity::{Identities, Stamp};
 use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
@@ -92,6 +92,7 @@ struct Engine {
     host: Host,
     pace: Pace,
     store: Option<StoreHandle>,
+    identities: Option<Identities>,
     mailbox: mpsc::Receiver<Message>,
     own: mpsc::Sender<Message>,
     state: watch::Sender<State>,
@@ -154,7 +155,8 @@ fn live(
     shared: Arc<Shared>,
 ) {
     let _poison = Poison(state.clone());
-    let loaded = match source.load(1, &pool) {
+    let identities = store.as_ref().map(|store| Identities::in_dir(store.dir()));
+    let loaded = match source.load(1, &pool, identities.as_ref()) {
         Ok(loaded) => loaded,
         Err(error) => {
             tracing::error!(%error, "model not loaded");
@@ -177,6 +179,7 @@ fn live(
         pace: Pace::default(),
         source,
         store,
+        identities,
         mailbox,
         own,
         state,
@@ -309,7 +312,8 @@ impl Engine {
             return;
         };
         self.state.send_replace(State::Loading);
-        match self.source.load(self.generation + 1, self.host.pool()) {
+        let identities = self.identities.as_ref();
+        match self.source.load(self.generation + 1, self.host.pool(), identities) {
             Ok(loaded) => {
                 self.generation += 1;
                 self.stale = false;

@@ -16,9 +16,10 @@ use super::handle::ModelInfo;
 use crate::kv::codec::Codec;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
-use crate::model::identity::{self, Stamp};
+use crate::model::identity::{self, Identities, Stamp};
 use crate::model::load::{Checkpoint, LoadError};
 use crate::model::{Model, Numerics, assemble, load};
+use crate::sys::file::will_need;
 
 /// How long a changed file must have been left alone before it is read again.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -90,11 +91,16 @@ impl Loaded {
 }
 
 impl Source {
-    /// Reads, hashes and assembles the model.
+    /// Reads, hashes and assembles the model. A file that `identities` knows is not hashed.
     ///
     /// # Errors
     /// When the file cannot be read, is no model that can be served, or changed meanwhile.
-    pub(super) fn load(&self, generation: u64, pool: &Pool) -> Result<Loaded, SourceError> {
+    pub(super) fn load(
+        &self,
+        generation: u64,
+        pool: &Pool,
+        identities: Option<&Identities>,
+    ) -> Result<Loaded, SourceError> {
         let started = Instant::now();
         let Some(path) = &self.path else {
             let checkpoint = load::load(load::BUILTIN, pool).map_err(|error| self.refuse(error))?;
@@ -112,11 +118,15 @@ impl Source {
             return Err(unreadable(io::Error::other("it is a directory")));
         }
         let stamp = Stamp::new(&metadata);
-        let bytes = metadata.len();
-        let (checkpoint, weights) = self.read(&file, bytes, pool)?;
+        let (telling, bytes) = (stamp.is_telling(), metadata.len());
+        let known = identities.and_then(|identities| identities.recall(&stamp));
+        let (checkpoint, weights) = self.read(&file, bytes, known, pool)?;
         let weights = weights.map_err(unreadable)?;
         if Stamp::of(path).map_err(unreadable)? != stamp {
             return Err(SourceError::Changed { path: path.clone() });
+        }
+        if telling && known.is_none() {
+            remember(identities, stamp, weights);
         }
         let file = Contents { weights, bytes, stamp: Some(stamp) };
         Ok(self.assemble(checkpoint, file, generation, started.elapsed()))
@@ -133,17 +143,25 @@ impl Source {
         (stamp.age() > SETTLE).then_some(stamp)
     }
 
-    /// Unpacks the file, and hashes it in the shadow of that, which reads it ahead.
+    /// Unpacks the file, and hashes it in the shadow of that unless its identity is known. Either
+    /// way the file is read ahead of those who unpack it.
     fn read(
         &self,
         file: &File,
         size: u64,
+        known: Option<Digest>,
         pool: &Pool,
     ) -> Result<(Checkpoint, io::Result<Digest>), SourceError> {
         std::thread::scope(|scope| {
-            let hash = scope.spawn(|| identity::of_file(file, size));
+            let ahead = scope.spawn(|| match known {
+                Some(known) => {
+                    will_need(file);
+                    Ok(known)
+                }
+                None => identity::of_file(file, size),
+            });
             let checkpoint = load::load_file(file, pool).map_err(|error| self.refuse(error))?;
-            let weights = hash.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let weights = ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok((checkpoint, weights))
         })
     }
@@ -195,6 +213,13 @@ impl Source {
             default_codec: self.codec,
         };
         Loaded { model, info: Arc::new(info), stamp: file.stamp }
+    }
+}
+
+fn remember(identities: Option<&Identities>, stamp: Stamp, weights: Digest) {
+    let remembered = identities.map(|identities| identities.remember(stamp, weights));
+    if let Some(Err(error)) = remembered {
+        tracing::warn!(%error, "the model will be hashed again at the next start");
     }
 }
 

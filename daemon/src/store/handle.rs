@@ -29,6 +29,11 @@ impl StoreHandle {
         Self { shared, orders, loaders }
     }
 
+    /// The directory of this version's files, for others' small ones that belong with them.
+    pub fn dir(&self) -> &std::path::Path {
+        self.shared.root()
+    }
+
     /// Remembers what a family is made from, for the reasons of misses.
     pub fn declare(&self, family: &Family) {
         self.shared.catalogue().declare(family.fingerprint, family.fields);

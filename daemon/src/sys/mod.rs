@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "system calls and mapped memory live here, each with its note")]
 
 pub mod directory;
+pub mod file;
 pub mod lock;
 pub mod memory;
 pub mod mmap;

@@ -1,14 +1,17 @@
 //! Who a model is: the hash of its file's contents.
 //!
 //! So a renamed or copied file is the same model and a retrained one is another, whatever its name,
-//! size or times say. Whether a file is still the one that was hashed is told by its [`Stamp`].
+//! size or times say. Hashing a large file takes as long as loading it; therefore what a file's
+//! contents hashed to is [remembered](Identities) between launches, under its [`Stamp`].
 
+mod memory;
 mod stamp;
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+pub use self::memory::Identities;
 pub use self::stamp::Stamp;
 
 use crate::kv::key::Digest;
