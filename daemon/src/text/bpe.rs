@@ -3,7 +3,7 @@
 //! The merges are the `tokenizers` crate's work: by a heap, so that a word of a megabyte is no
 //! worse than many short ones. Its pipeline around them keeps a string and its offsets for every
 //! step, which nobody asks for here and which costs most of the time; so the tokens that are no
-//! ordinary text are found by their names here, and words are cut in [`pre`](super::pre).
+//! ordinary text are found by their names here, and words are cut in `pre`.
 //! The bytes of a token are looked up in a table, so that any sequence of ids has a text.
 
 use std::collections::HashSet;
