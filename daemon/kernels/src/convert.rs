@@ -7,7 +7,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::isa::{Isa, Kind, dispatched};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Kind;
+use crate::isa::{Isa, dispatched};
 use crate::lanes::{LANES, Lanes};
 
 /// f32 to f16. Returns how many values were saturated.

@@ -3,7 +3,7 @@
 //! A kernel is a small `#[inline(always)]` function in plain Rust, and `dispatched!` stamps out
 //! a function of the same arguments that runs either its plain instantiation or one compiled with
 //! more instruction sets. Loops over tiles, strips and blocks around the kernels are compiled once
-//! and hand the [`Isa`] down. A hand-written kernel matches on [`Kind`] instead; it must equal the
+//! and hand the [`Isa`] down. A hand-written kernel matches on its kind instead; it must equal the
 //! plain one bit for bit.
 //!
 //! Two things keep the instantiations fast. A kernel is a function of its own, because only there

@@ -11,6 +11,7 @@ pub(super) fn strip<const R: usize>(
     weights: &Weights<'_>,
     x: &[Row<'_>; R],
 ) {
+    debug_assert!(!weights.packed, "codes lie one to a byte");
     for (i, codes) in weights.steps.chunks_exact(weights.piece).enumerate() {
         let step = i * weights.piece;
         let group = step >> weights.group_shift;
