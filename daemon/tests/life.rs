@@ -424,6 +424,20 @@ fn a_panic_poisons_the_engine_and_nothing_else() {
 }
 
 #[test]
+fn a_short_chain_in_memory_hides_no_longer_one_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = Ask::new(&prompt(111, 300)).persist(Persist::Durable);
+    let cold = Setup::on_disk(dir.path()).start().ask(&long);
+    let engine = Setup::on_disk(dir.path()).start();
+    let short = engine.ask(&Ask::new(&long.prompt[..100]));
+    assert_eq!(short.reuse.cached(), 99, "{:?}", short.reuse);
+    let reply = engine.ask(&long);
+    assert_eq!((reply.reuse.cached(), reply.reuse.verdict), (300, Verdict::FullDisk));
+    assert!(reply.reuse.memory >= 96, "{:?}", reply.reuse);
+    assert_same(&reply, &cold);
+}
+
+#[test]
 fn nobody_waits_for_a_score_that_is_not_read() {
     let engine = Setup::default().start();
     let ask = Ask::new(&prompt(110, 600));
