@@ -85,17 +85,33 @@ impl Config {
                 },
                 stall: Duration::from_secs(60),
             },
-            threads: match given.threads {
-                Some(threads) => threads,
-                None => std::thread::available_parallelism()?,
-            },
+            threads: threads(given.threads)?,
             idle_exit: given.idle_exit.map(Into::into),
-            grace: given.grace.map_or(Duration::from_secs(5), Into::into),
+            grace: grace(given.grace)?,
             log: given.log.unwrap_or_else(|| "info".into()),
             log_format: given.log_format.unwrap_or_default(),
         })
     }
 }
+
+/// One for each core, unless it is said otherwise.
+fn threads(given: Option<NonZeroUsize>) -> anyhow::Result<NonZeroUsize> {
+    let Some(threads) = given else { return Ok(std::thread::available_parallelism()?) };
+    ensure!(threads.get() <= MOST_THREADS, "at most {MOST_THREADS} threads, not {threads}");
+    Ok(threads)
+}
+
+fn grace(given: Option<humantime::Duration>) -> anyhow::Result<Duration> {
+    let grace = given.map_or(Duration::from_secs(5), Into::into);
+    ensure!(grace <= MOST_GRACE, "a grace time is a day at most, not {} s", grace.as_secs());
+    Ok(grace)
+}
+
+/// More than any machine has cores.
+const MOST_THREADS: usize = 1024;
+
+/// Supervisors wait for less.
+const MOST_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// The named file, else the user's own if there is one.
 fn file(named: Option<&Path>) -> anyhow::Result<ServeArgs> {
@@ -265,6 +281,10 @@ mod tests {
         assert!(config(&[], "socket = \"/x\"").unwrap_err().to_string().contains("socket"));
         assert!(config(&[], "thread = 3").unwrap_err().to_string().contains("thread"));
         assert!(config(&[], "kv-dtype = \"q9\"").unwrap_err().to_string().contains("q9"));
+        for (flag, value, most) in [("--threads", "100000", "1024"), ("--grace", "2d", "day")] {
+            let refused = config(&[flag, value], "").unwrap_err().to_string();
+            assert!(refused.contains(most), "{refused}");
+        }
         let numerics = config(&["--numerics", "quick"], "").unwrap_err().to_string();
         assert!(numerics.contains("quick") && numerics.contains("exact"), "{numerics}");
         assert!(config(&["--device", "cuda"], "").unwrap_err().to_string().contains("cuda"));

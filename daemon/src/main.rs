@@ -14,7 +14,7 @@ use tinygptd::service::LogFilter;
 use tinygptd::store::{self, StoreHandle, StoreThreads};
 use tinygptd::sys::socket::{self, SocketFile};
 use tinygptd::sys::supervisor;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
@@ -92,17 +92,44 @@ fn open_store(
     Ok((Some(handle), Some(threads)))
 }
 
-/// Ends at the first SIGTERM or SIGINT; the second ends the process on the spot.
+/// Ends at the first signal that asks the daemon to end; the second ends the process on the spot.
 fn shutdown() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut signals = Signals::new().context("cannot listen for signals")?;
     Ok(async move {
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        tokio::spawn(async move {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            std::process::exit(Exit::Done.code().into());
-        });
+        signals.next().await;
+        std::thread::spawn(end_at_next_signal);
     })
+}
+
+/// On a thread and a runtime of its own: the daemon's may be gone by then, while `main` waits for
+/// a thread that waits for a disk.
+fn end_at_next_signal() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        Signals::new()?.next().await;
+        std::process::exit(Exit::Done.code().into())
+    })
+}
+
+/// What asks a daemon to end: a supervisor, Ctrl-C, and the terminal it was started from.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    /// Needs a runtime.
+    fn new() -> std::io::Result<Self> {
+        let [terminate, interrupt, hang_up] =
+            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
+        Ok(Self([terminate?, interrupt?, hang_up?]))
+    }
+
+    async fn next(&mut self) {
+        let [terminate, interrupt, hang_up] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    }
 }
 
 fn log(config: &Config) -> anyhow::Result<LogFilter> {

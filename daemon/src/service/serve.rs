@@ -99,6 +99,8 @@ pub async fn serve(
     let daemon = Arc::new(daemon);
     let presence = daemon.presence.clone();
     let (reporter, health) = tonic_health::server::health_reporter();
+    // It begins by calling the daemon as a whole healthy.
+    reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .layer(MapResponseLayer::new(with_version::<ResponseBody<Body>>))

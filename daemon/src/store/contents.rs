@@ -1,7 +1,6 @@
 //! What the catalogue keeps of a file's header: enough to find it, to place it in its chain and to
 //! tell what leaves when it is evicted.
 
-use std::fs::File;
 use std::path::Path;
 
 use super::clock::nanoseconds;
@@ -9,6 +8,7 @@ use super::damage::{Damage, Fault};
 use super::name::Name;
 use super::{head_digest, record, segment};
 use crate::kv::key::{BlockKey, BlockTokens, Digest, Fingerprint, ShortKey};
+use crate::sys::file;
 
 /// What a file holds.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl From<&segment::Header> for Contents {
 
 /// Reads the header of the file `name` of `family` at `path`.
 pub(super) fn examine(path: &Path, family: ShortKey, name: Name) -> Result<Found, Fault> {
-    let file = File::open(path)?;
+    let file = file::open(path)?;
     let contents = match name {
         Name::Segment { .. } => {
             let header = segment::Header::read(&file)?;

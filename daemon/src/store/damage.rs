@@ -7,6 +7,9 @@ use crate::kv::key::ShortKey;
 /// What is wrong with the bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Damage {
+    /// A directory, a pipe or a device has its name.
+    #[error("it is not a regular file")]
+    Irregular,
     /// The file ends too early.
     #[error("the file has {found} bytes, {needed} are needed")]
     Short {
@@ -118,6 +121,7 @@ impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Gone,
+            io::ErrorKind::InvalidInput => Self::Damaged(Damage::Irregular),
             _ => Self::Io(error),
         }
     }

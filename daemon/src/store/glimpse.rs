@@ -4,8 +4,6 @@
 //! A block whose bytes are damaged shows only when it is read, so a glimpse may promise too much.
 //! A damaged header is set aside at once, as everywhere.
 
-use std::fs::File;
-
 use super::Restore;
 use super::catalogue::{Catalogue, FileId};
 use super::contents::Contents;
@@ -14,6 +12,7 @@ use super::loader::Walk;
 use super::segment::Header;
 use super::shared::Shared;
 use crate::kv::key::{BlockKey, BlockTokens, Fingerprint, RecordKey, common};
+use crate::sys::file;
 
 /// What the disk seems to have of a prompt.
 #[derive(Debug, Default)]
@@ -81,7 +80,7 @@ impl Shared {
             return Ok(pick(&mapping.header));
         }
         let (.., path) = self.locate(id).ok_or(Fault::Gone)?;
-        Ok(pick(&Header::read(&File::open(path)?)?))
+        Ok(pick(&Header::read(&file::open(&path)?)?))
     }
 }
 

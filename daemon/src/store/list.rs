@@ -3,8 +3,6 @@
 //! A chain ends where a record says so, or at the last block of a segment that nothing follows.
 //! The second kind has no record, and its key is that of the record it would have.
 
-use std::fs::File;
-
 use super::ChainEnd;
 use super::catalogue::{Catalogue, FileId};
 use super::contents::Contents;
@@ -13,6 +11,7 @@ use super::segment::Header;
 use super::shared::Shared;
 use crate::kv::key::{End, Fingerprint, RecordKey};
 use crate::kv::layout::BLOCK;
+use crate::sys::file;
 
 impl Shared {
     /// All chain ends that are whole. Reads headers that nobody has read yet.
@@ -39,7 +38,7 @@ impl Shared {
 
     pub(super) fn header(&self, id: FileId) -> Result<Header, Fault> {
         let (.., path) = self.locate(id).ok_or(Fault::Gone)?;
-        Header::read(&File::open(path)?)
+        Header::read(&file::open(&path)?)
     }
 }
 

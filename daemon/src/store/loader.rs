@@ -28,6 +28,7 @@ use crate::kv::key::{BlockKey, RecordKey, common};
 use crate::kv::layout::BLOCK;
 use crate::kv::record::Record;
 use crate::kv::seq::tail_bytes;
+use crate::sys::file;
 use crate::sys::mmap::Map;
 
 /// Headers read to find the best relative behind the last hit.
@@ -117,7 +118,7 @@ impl Shared {
                 let header = Header::decode(&map, map.len() as u64)?;
                 Mapping::new(map, header)
             }
-            None => open(&File::open(path)?)?,
+            None => open(&file::open(&path)?)?,
         };
         expect_name(name, mapping.header.name())?;
         let mapping = Arc::new(mapping);
@@ -347,7 +348,7 @@ impl<'a> Walk<'a> {
 
     fn load_record(&self, id: FileId) -> Result<Record, Fault> {
         let (_, name, path) = self.shared.locate(id).ok_or(Fault::Gone)?;
-        let (head, record) = record::read(&File::open(path)?)?;
+        let (head, record) = record::read(&file::open(&path)?)?;
         expect_name(name, head.name())?;
         let family = &self.asked.family;
         let parent = self.asked.parent(self.at);

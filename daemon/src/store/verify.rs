@@ -1,6 +1,7 @@
 //! Reading everything again, byte for byte.
+use crate::sys::file;
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::FileId;
@@ -75,7 +76,7 @@ impl Shared {
 }
 
 fn check(path: &Path, name: Name) -> Result<u64, Fault> {
-    let file = File::open(path)?;
+    let file = file::open(path)?;
     match name {
         Name::Segment { .. } => {
             let mapping = open(&file)?;

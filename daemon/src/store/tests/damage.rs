@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc;
 
 use super::kit::*;
@@ -45,6 +46,15 @@ fn expect_quarantine(harm: impl Fn(&Path)) {
 fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(bytes, offset).unwrap();
+}
+
+/// Whoever opens a pipe waits for a writer, unless it is told not to.
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_a_miss_and_keeps_nobody_waiting() {
+    expect_quarantine(|path| {
+        fs::remove_file(path).unwrap();
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    });
 }
 
 #[test]
