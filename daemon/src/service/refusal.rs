@@ -163,6 +163,14 @@ pub enum Refusal {
         /// Names of those that failed.
         names: String,
     },
+    /// Files that were to go are still there.
+    #[error(
+        "{files} cache files could not be removed and are still on the disk; the daemon's log names them"
+    )]
+    NotRemoved {
+        /// How many.
+        files: Count,
+    },
     /// A log filter that cannot be read.
     #[error("cannot use the log filter {filter:?}: {why}")]
     LogFilter {
@@ -236,6 +244,7 @@ impl Refusal {
             Self::UnknownKey { .. } => (Code::NotFound, "UNKNOWN_KEY", None),
             Self::AmbiguousKey { .. } => (Code::InvalidArgument, "AMBIGUOUS_KEY", None),
             Self::Damaged { .. } => (Code::DataLoss, "DAMAGED", None),
+            Self::NotRemoved { .. } => (Code::FailedPrecondition, "NOT_REMOVED", None),
             Self::LogFilter { .. } => (Code::InvalidArgument, "LOG_FILTER", None),
         }
     }
@@ -288,6 +297,7 @@ impl Refusal {
             Self::Damaged { damaged, checked, .. } => {
                 vec![("damaged", number(damaged)), ("checked", number(checked))]
             }
+            Self::NotRemoved { files } => vec![("files", number(files))],
             Self::LogFilter { filter, .. } => vec![("asked", filter.clone())],
             Self::NoPrompt | Self::Tokenizer(_) => Vec::new(),
         }

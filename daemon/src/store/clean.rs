@@ -20,6 +20,8 @@ pub struct Collected {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Files that could not be removed.
+    pub kept: u64,
 }
 
 impl Collected {
@@ -27,7 +29,10 @@ impl Collected {
         let bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
         match fs::remove_file(path) {
             Ok(()) => (self.files, self.bytes) = (self.files + 1, self.bytes + bytes),
-            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot remove a file"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a file");
+                self.kept += 1;
+            }
         }
     }
 }
@@ -147,6 +152,7 @@ impl Shared {
             let one = self.clean_dir(family, all);
             collected.files += one.files;
             collected.bytes += one.bytes;
+            collected.kept += one.kept;
         }
         self.forget_bad();
         collected

@@ -7,6 +7,7 @@
 //! that has it before it gives the name away.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
@@ -29,8 +30,12 @@ impl Shared {
     pub(super) fn discard(&self, id: FileId, farewell: Farewell) {
         let Some(leaving) = self.leave(id, farewell) else { return };
         let path = leaving.path();
-        if let Err(error) = fs::remove_file(&path) {
-            tracing::warn!(path = %path.display(), %error, "cannot unlink a cache file");
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "cannot unlink a cache file");
+                self.tally.kept.add(1);
+            }
+            _ => {}
         }
         let family = leaving.family;
         drop(leaving);

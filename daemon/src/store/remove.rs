@@ -28,18 +28,20 @@ pub struct Removed {
     pub records: u64,
     /// Bytes of files that are gone, less those written again.
     pub bytes: u64,
+    /// Files that could not be removed: they are still on the disk, and a restart finds them.
+    pub kept: u64,
 }
 
 impl Shared {
     /// Removes files; runs on the writer's thread.
     pub(super) fn remove(&self, target: Target) -> Removed {
         self.read_all_headers();
-        let before = self.holdings();
+        let (before, kept) = (self.holdings(), self.tally.kept.count());
         match target {
             Target::Chain(fingerprint, end) => self.remove_chain(&fingerprint, &end),
             Target::Everything => self.remove_everything(),
         }
-        before.less(self.holdings())
+        Removed { kept: self.tally.kept.count() - kept, ..before.less(self.holdings()) }
     }
 
     fn remove_chain(&self, fingerprint: &Fingerprint, end: &End) {
@@ -63,7 +65,7 @@ impl Shared {
     fn remove_everything(&self) {
         let files: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         files.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
-        self.clean(true);
+        self.tally.kept.add(self.clean(true).kept);
         let families = self.catalogue().digested();
         families.into_iter().for_each(|family| self.drop_fields(family));
         self.catalogue().history.clear();
@@ -108,6 +110,7 @@ impl Removed {
             blocks: self.blocks.saturating_sub(after.blocks),
             records: self.records.saturating_sub(after.records),
             bytes: self.bytes.saturating_sub(after.bytes),
+            kept: 0,
         }
     }
 }

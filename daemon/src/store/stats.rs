@@ -81,6 +81,8 @@ pub(super) struct Tally {
     pub(super) write_errors: Counter,
     pub(super) read_errors: Counter,
     pub(super) quarantined: Counter,
+    /// Files that were to go and could not be unlinked.
+    pub(super) kept: Counter,
     pub(super) evictions: Counter,
     pub(super) hits: Counter,
     /// Nanoseconds since the epoch until which nothing is written.

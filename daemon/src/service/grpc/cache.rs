@@ -26,7 +26,7 @@ use crate::service::peer::Peer;
 use crate::service::refusal::{Count, Refusal};
 use crate::service::stream::Responses;
 use crate::service::tally::Counter;
-use crate::store::StoreHandle;
+use crate::store::{self, StoreHandle};
 
 /// Entries whose text `List` shows the beginning of: reading it from disk takes a moment each.
 const PREVIEWS: usize = 200;
@@ -154,6 +154,7 @@ impl Daemon {
                 removed.entries = count(self.entries(peer).await?.len());
                 let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
                 let blocks = self.forget(Removal::All).await?;
+                expect_gone(gone)?;
                 removed.blocks = count(blocks.max(gone.blocks));
                 removed.disk_bytes = gone.bytes;
             }
@@ -189,6 +190,7 @@ impl Daemon {
         let gone = self.in_store(move |store| store.remove(&fingerprint, &end)).await;
         let gone = gone.unwrap_or_default();
         let blocks = self.forget(Removal::Prompt(entry.end.clone())).await?;
+        expect_gone(gone)?;
         removed.entries += 1;
         // Blocks in both tiers are the same blocks.
         removed.blocks += count(blocks.max(gone.blocks));
@@ -269,4 +271,12 @@ fn wire(entry: &Entry) -> CacheEntry {
 /// The first characters of a text, on one line.
 fn beginning(text: &str) -> String {
     text.chars().take(60).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Whoever asks for prompts to be removed must be told when some are not.
+fn expect_gone(removed: store::Removed) -> Result<(), Refusal> {
+    match removed.kept {
+        0 => Ok(()),
+        kept => Err(Refusal::NotRemoved { files: Count(kept) }),
+    }
 }

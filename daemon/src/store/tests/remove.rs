@@ -24,6 +24,21 @@ fn expect(kit: &mut Kit, expected: &[(&[u32], (usize, bool))]) {
     }
 }
 
+/// Whoever removes prompts must not be told that they are gone when they are not.
+#[test]
+fn files_that_cannot_be_unlinked_are_counted_as_kept() {
+    let kit = Kit::new();
+    let (stuck, gone) = (prompt(1, 100), prompt(2, 100));
+    kit.save(&stuck);
+    let path = kit.files_with("tgkv").remove(0);
+    kit.save(&gone);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert_eq!(kit.handle.remove(&kit.family.fingerprint, &end(&kit.family, &gone)).kept, 0);
+    assert_eq!(kit.handle.remove_all().kept, 1);
+    assert!(path.exists());
+}
+
 #[test]
 fn a_removed_prompt_leaves_nothing_behind() {
     let mut kit = Kit::new();
