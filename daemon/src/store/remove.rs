@@ -36,12 +36,16 @@ impl Shared {
     /// Removes files; runs on the writer's thread.
     pub(super) fn remove(&self, target: Target) -> Removed {
         self.read_all_headers();
-        let (before, kept) = (self.holdings(), self.tally.kept.count());
-        match target {
-            Target::Chain(fingerprint, end) => self.remove_chain(&fingerprint, &end),
+        let before = self.holdings();
+        let kept = match target {
+            Target::Chain(fingerprint, end) => {
+                let kept = self.tally.kept.count();
+                self.remove_chain(&fingerprint, &end);
+                self.tally.kept.count() - kept
+            }
             Target::Everything => self.remove_everything(),
-        }
-        Removed { kept: self.tally.kept.count() - kept, ..before.less(self.holdings()) }
+        };
+        Removed { kept, ..before.less(self.holdings()) }
     }
 
     fn remove_chain(&self, fingerprint: &Fingerprint, end: &End) {
@@ -62,13 +66,15 @@ impl Shared {
         records.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
     }
 
-    fn remove_everything(&self) {
+    /// How many files stay. Every file that was left the first time is tried again.
+    fn remove_everything(&self) -> u64 {
         let files: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         files.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
-        self.tally.kept.add(self.clean(true).kept);
+        let kept = self.clean(true).kept;
         let families = self.catalogue().digested();
         families.into_iter().for_each(|family| self.drop_fields(family));
         self.catalogue().history.clear();
+        kept
     }
 
     /// The tokens of the block after `last` in the same segment.
