@@ -198,14 +198,18 @@ impl Shared {
 
     fn write_record(&self, save: &Queued, record: &Record) -> Result<(), Unwritten> {
         let kind = save.kind();
-        if !self.catalogue().chain(&kind.fingerprint, record.last).whole {
-            return Err(Unwritten::Orphan);
-        }
+        let follows = || match self.catalogue().chain(&kind.fingerprint, record.last).whole {
+            true => Ok(()),
+            false => Err(Unwritten::Orphan),
+        };
+        follows()?;
         let (head, bytes) = record::encode(kind.fingerprint, kind.layout, record);
         if !save.replace && self.has_record(&head) {
             return Ok(());
         }
         let reserved = self.reserve_record(bytes.len() as u64)?;
+        // Making room may have evicted the blocks before it.
+        follows()?;
         self.publish_record(head, &bytes, save.durable.is_some())?;
         drop(reserved);
         Ok(())

@@ -82,6 +82,21 @@ proptest! {
 }
 
 #[test]
+fn a_record_is_not_written_when_its_own_blocks_had_to_make_room() {
+    let tokens = prompt(1, 70);
+    let kit = Kit::new();
+    kit.save(&tokens);
+    let all = kit.bytes_on_disk();
+    let record = kit.files_with("tgrec")[0].metadata().unwrap().len();
+    for missing in [1, record - 1, record] {
+        let kit = Kit::with(|settings, _| settings.disk_budget = all - missing);
+        kit.save(&tokens);
+        expect_no_orphans(&kit);
+        assert!(kit.files_with("tgrec").is_empty());
+    }
+}
+
+#[test]
 fn the_least_recently_used_prompt_goes_first_also_after_a_restart() {
     let mut kit = Kit::with(|settings, _| settings.disk_budget = 5 * SMALL);
     for seed in 1..=4 {
