@@ -3,7 +3,7 @@
 //! Everything runs as its users run it: a daemon process with a cache directory of its own, and a
 //! client process for each request.
 
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ fn main() -> anyhow::Result<()> {
     let model = model(std::env::args().skip(1))?;
     let demo = Demo { home: Home::new(), model };
     heading();
-    let mut daemon = demo.start();
+    let mut daemon = demo.start()?;
     demo.row("cold", &prompts::long(PROMPT))?;
     demo.row("warm (memory)", &prompts::long(PROMPT))?;
     // Written behind, within half a second on an idle disk.
     thread::sleep(Duration::from_millis(700));
     daemon.terminate();
-    let _daemon = demo.start();
+    let _daemon = demo.start()?;
     demo.row("warm after restart (disk)", &prompts::long(PROMPT))?;
     demo.four_at_once()
 }
@@ -51,9 +51,22 @@ struct Asked {
 }
 
 impl Demo {
-    fn start(&self) -> Started {
-        let model = self.model.iter().flat_map(|model| ["--model", model]);
-        self.home.serve(&["--log", "warn"].into_iter().chain(model).collect::<Vec<_>>())
+    /// Starts the daemon, whose errors are for the terminal, and waits until its model is loaded.
+    fn start(&self) -> anyhow::Result<Started> {
+        let mut command = self.home.daemon();
+        command.args(["--log", "warn"]).stderr(Stdio::inherit());
+        command.args(self.model.iter().flat_map(|model| ["--model", model]));
+        let mut daemon = Started::new(&mut command);
+        while !self.is_ready()? {
+            ensure!(!daemon.has_ended(), "the daemon ended at once");
+        }
+        Ok(daemon)
+    }
+
+    fn is_ready(&self) -> anyhow::Result<bool> {
+        let mut command = self.home.client();
+        command.args(["wait", "--ready", "--timeout", "1s", "--quiet"]);
+        Ok(command.stderr(Stdio::null()).stdout(Stdio::null()).status()?.success())
     }
 
     fn row(&self, name: &str, prompt: &str) -> anyhow::Result<()> {
@@ -64,7 +77,7 @@ impl Demo {
 
     /// Four clients with one prompt that nobody has seen.
     fn four_at_once(&self) -> anyhow::Result<()> {
-        let prompt: String = prompts::long(PROMPT).chars().rev().collect();
+        let prompt = format!("Once more: {}", prompts::long(PROMPT - 11));
         let asked: Vec<Asked> = (0..4).map(|_| self.ask(&prompt)).collect::<anyhow::Result<_>>()?;
         for (client, asked) in (1..).zip(asked) {
             let (answer, wall) = asked.answer()?;
@@ -77,7 +90,7 @@ impl Demo {
         let started = Instant::now();
         let mut command = self.home.client();
         command.args(["sample", "--temperature", "0", "-n", TOKENS, "--json", "--prompt", prompt]);
-        let command = command.stdout(std::process::Stdio::piped());
+        let command = command.stdout(Stdio::piped());
         Ok(Asked { child: command.spawn()?, started })
     }
 }
