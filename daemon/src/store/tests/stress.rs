@@ -1,6 +1,7 @@
 //! Everyone at once: whatever is found while others save, refresh, remove and verify is right.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::kit::*;
@@ -17,12 +18,17 @@ fn readers_never_see_anything_wrong_while_others_write_and_remove() {
         let trunk = prompt(1 + mix as u32 % 3, 320);
         [&trunk[..mix % 320], &prompt(10 + mix as u32 % 5, 33 + mix % 100)].concat()
     };
+    // Readers keep step with the writer, or a busy machine lets them end before there is anything.
+    let written = &AtomicUsize::new(0);
     thread::scope(|scope| {
         for reader in 0..3 {
             let (handle, family) = (kit.handle.clone(), Arc::clone(&kit.family));
             scope.spawn(move || {
                 let mut held = Vec::new();
                 for i in 0..400 {
+                    while written.load(Ordering::Acquire) < i {
+                        thread::yield_now();
+                    }
                     let asked = tokens(reader * 7919 + i * 104_729);
                     held.push(restore(&handle, &family, &asked, i % 3 % (asked.len() / 32 + 1)));
                     held.truncate(8);
@@ -40,6 +46,8 @@ fn readers_never_see_anything_wrong_while_others_write_and_remove() {
                 if i % 9 == 0 {
                     handle.remove(&family.fingerprint, &end(&family, &tokens));
                 }
+                handle.flush();
+                written.store(i + 1, Ordering::Release);
             }
         });
         let handle = kit.handle.clone();
