@@ -43,8 +43,8 @@ impl Slab {
         chunk.take(self.slot).ok_or_else(|| io::Error::other("a fresh chunk has no free slot"))
     }
 
-    /// Bytes of the slots in use.
-    pub fn used(&self) -> usize {
+    #[cfg(test)]
+    fn used(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.in_use() * self.slot).sum()
     }
 

@@ -4,7 +4,7 @@ use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 use tonic::Request;
 
 use crate::engine::Event;
-use crate::engine::job::{Done, Persist};
+use crate::engine::job::{Done, Failure, Finish, Persist};
 use crate::service::Daemon;
 use crate::service::clock::Clock;
 use crate::service::convert::reply::{self, Reused};
@@ -36,6 +36,11 @@ impl Daemon {
         loop {
             match running.next().await.inspect_err(|_| flight.failed())? {
                 Event::Scored(token) => scored.push(reply::logprobs(token)),
+                // Half of the scores would look like all of them.
+                Event::Done(done) if done.finish == Finish::Cancelled => {
+                    flight.failed();
+                    return Err(Refusal::Engine(Failure::Draining));
+                }
                 Event::Done(done) => {
                     flight.finished(running.placed().tokens.ids.len(), &done);
                     return Ok(response(running.placed(), &done, scored));
