@@ -29,7 +29,7 @@ use crate::code::{BLOCK, Code, STEPS, Step, unpack_nibbles};
 use crate::disjoint::Disjoint;
 use crate::isa::{Isa, Kind, dispatched};
 use crate::lanes::{LANES, Lanes};
-use crate::linear::even;
+use crate::linear::{even, over_tiles};
 use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::quantized::{Quantized, Row};
@@ -68,12 +68,8 @@ pub(crate) fn linear_fast_on(
         return;
     }
     let product = Product { isa, x, w, bias, y: Disjoint::new(y) };
-    let tiles = w.n().div_ceil(LANES);
-    let run = (TASK / (t * w.k().max(1) * LANES)).clamp(1, tiles.div_ceil(pool.threads()).max(1));
-    pool.run(tiles.div_ceil(run), &|i| {
-        SCRATCH.with_borrow_mut(|scratch| {
-            (i * run..tiles.min((i + 1) * run)).for_each(|tile| product.tile(tile, scratch));
-        });
+    over_tiles(pool, w, t, TASK, |tiles| {
+        SCRATCH.with_borrow_mut(|scratch| tiles.for_each(|tile| product.tile(tile, scratch)));
     });
 }
 
