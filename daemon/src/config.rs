@@ -84,6 +84,7 @@ impl Config {
                     mappings: MAPPINGS,
                 },
                 stall: Duration::from_secs(60),
+                silence: Duration::from_secs(60),
             },
             threads: threads(given.threads)?,
             idle_exit: given.idle_exit.map(Into::into),

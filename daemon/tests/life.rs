@@ -1,4 +1,4 @@
-//! How requests live and end: cancelled, late, slow to read, too many, too large, drained; what
+//! How requests live and end: late, slow to read, too many, too large, drained; what
 //! each policy leaves behind; and what the engine holds meanwhile.
 //!
 //! A channel with little room stops a request at a known point for as long as a test likes.
@@ -10,70 +10,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Ask, Reply, Running, Setup, collect, greedy, prompt};
+use common::{
+    Ask, LITTLE, Running, Setup, assert_same, collect, greedy, miss, prompt, report, rest,
+    submit_slow, wait_for,
+};
 use tinygptd::engine::Event;
 use tinygptd::engine::constraint::{Constraint, Mask, Verdict as Step};
-use tinygptd::engine::handle::{Refused, Removal, Report};
-use tinygptd::engine::job::{
-    Done, Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict,
-};
+use tinygptd::engine::handle::{Refused, Removal};
+use tinygptd::engine::job::{Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict};
 use tinygptd::kv::codec::Codec;
 use tinygptd::store::{ChainEnd, Durability, Family, Restore, Save};
 use tokio::sync::mpsc;
 
 /// Bytes of a block of the built-in model in f16: 32 rows of K and V, 6 layers, 192 wide.
 const BLOCK_BYTES: usize = 32 * 2 * 6 * 192 * 2;
-/// Room for the admission and a few tokens, after which a request waits for its reader.
-const LITTLE: usize = 16;
 /// Room for the admission and a token or two.
 const LEAST: usize = 4;
-
-type Events = mpsc::Receiver<Event>;
-
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < deadline, "waited a minute for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Submits a request that stops by itself, and waits until it is admitted.
-fn submit_slow(engine: &Running, ask: &Ask) -> Events {
-    let mut events = engine.submit_to(ask, LITTLE);
-    assert!(matches!(events.blocking_recv(), Some(Event::Admitted(_))));
-    events
-}
-
-/// Reads on to the end.
-fn rest(mut events: Events) -> (Vec<u32>, Result<Done, Failure>) {
-    let mut ids = Vec::new();
-    loop {
-        match events.blocking_recv().expect("an end") {
-            Event::Token(token) => ids.push(token.id),
-            Event::Done(done) => return (ids, Ok(done)),
-            Event::Failed(failure) => return (ids, Err(failure)),
-            Event::Admitted(_) | Event::Progress { .. } | Event::Scored(_) => {}
-        }
-    }
-}
-
-fn report(engine: &Running) -> Report {
-    engine.handle.report().unwrap()
-}
 
 fn held(engine: &Running) -> (u64, u64) {
     let report = report(engine);
     (report.blocks, report.records)
-}
-
-fn miss(engine: &Running, ask: &Ask) -> Reply {
-    engine.ask(&ask.clone().policy(Policy::Bypass))
-}
-
-fn assert_same(ours: &Reply, theirs: &Reply) {
-    assert_eq!(ours.ids(), theirs.ids());
-    assert_eq!(ours.bits(), theirs.bits());
 }
 
 /// How many segments and records lie under `dir`.
@@ -84,65 +40,6 @@ fn files(dir: &Path) -> usize {
         if path.is_dir() { files(&path) } else { usize::from(kept) }
     };
     std::fs::read_dir(dir).unwrap().map(count).sum()
-}
-
-/// Cancels a prompt of 1,000 tokens that is computed in small slices, since someone generates
-/// beside it. Says what is left of it: less than all, unless the cancel came too late.
-fn cancel_prefill(engine: &Running, ask: &Ask) -> Reply {
-    let mut beside = engine.submit(&Ask::new(&prompt(79, 20)).tokens(900).policy(Policy::Bypass));
-    while !matches!(beside.blocking_recv(), Some(Event::Token(_))) {}
-    let mut events = engine.submit(ask);
-    while !matches!(events.blocking_recv(), Some(Event::Progress { .. } | Event::Token(_))) {}
-    drop((events, beside));
-    engine.ask(&ask.clone().policy(Policy::ReadOnly))
-}
-
-#[test]
-fn a_cancelled_prefill_leaves_its_finished_blocks() {
-    let dir = tempfile::tempdir().unwrap();
-    let (ask, kept) = {
-        let engine = Setup::on_disk(dir.path()).start();
-        let mut asks = (0..20).map(|seed| Ask::new(&prompt(200 + seed, 1000)));
-        let cancelled = asks.find_map(|ask| {
-            let retry = cancel_prefill(&engine, &ask);
-            (retry.reuse.verdict == Verdict::PartialMemory).then_some((ask, retry))
-        });
-        let (ask, retry) = cancelled.expect("one of twenty cancels comes in time");
-        assert_same(&retry, &miss(&engine, &ask));
-        (ask, retry.reuse.memory)
-    };
-    assert!(kept > 0, "{kept}");
-    let engine = Setup::on_disk(dir.path()).start();
-    let retry = engine.ask(&ask);
-    assert_eq!(retry.reuse.disk, kept, "{:?}", retry.reuse);
-    assert_same(&retry, &miss(&engine, &ask));
-}
-
-#[test]
-fn a_cancelled_generation_leaves_what_it_generated() {
-    let dir = tempfile::tempdir().unwrap();
-    let ask = Ask::new(&prompt(81, 90)).tokens(500);
-    let next = {
-        let engine = Setup::on_disk(dir.path()).start();
-        let mut events = submit_slow(&engine, &ask);
-        let mut next = ask.prompt.clone();
-        while next.len() < 90 + 40 {
-            if let Some(Event::Token(token)) = events.blocking_recv() {
-                next.push(token.id);
-            }
-        }
-        drop(events);
-        let next = Ask::new(&next).policy(Policy::ReadOnly);
-        let retry = engine.ask(&next);
-        assert_eq!(retry.reuse.memory as usize, next.prompt.len() - 1, "{:?}", retry.reuse);
-        assert_same(&retry, &miss(&engine, &next));
-        assert_eq!(report(&engine).active_bytes, 0);
-        next
-    };
-    let engine = Setup::on_disk(dir.path()).start();
-    let retry = engine.ask(&next);
-    assert_eq!(retry.reuse.disk as usize, next.prompt.len() - 1, "{:?}", retry.reuse);
-    assert_same(&retry, &miss(&engine, &next));
 }
 
 #[test]

@@ -16,9 +16,6 @@ use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
 use crate::store::{Glimpse, Restored};
 
-/// How long an engine may be silent before it counts as stuck.
-const SILENCE: Duration = Duration::from_secs(60);
-
 /// What is known about a loaded model.
 #[derive(Debug)]
 pub struct ModelInfo {
@@ -242,6 +239,7 @@ pub(super) struct Shared {
     /// Jobs submitted and not yet admitted.
     pub(super) waiting: AtomicUsize,
     pub(super) limit: usize,
+    pub(super) silence: Duration,
     /// Milliseconds since `epoch` at the engine's last sign of life.
     pub(super) beat: AtomicU64,
     pub(super) epoch: Instant,
@@ -283,7 +281,7 @@ impl EngineHandle {
     /// Whether the engine gives no sign of life any more. The longest steps are prefill slices of
     /// large models on slow machines; one that loads its model gives none for as long as it takes.
     pub fn is_stuck(&self) -> bool {
-        !matches!(*self.state.borrow(), State::Loading) && self.silence() > SILENCE
+        !matches!(*self.state.borrow(), State::Loading) && self.silence() > self.shared.silence
     }
 
     /// Requests that wait for admission.
@@ -355,8 +353,9 @@ impl EngineHandle {
     fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, Refused> {
         let (reply, answer) = mpsc::channel();
         self.mailbox.send(message(reply)).map_err(|_| Refused::Stopped)?;
-        answer.recv_timeout(SILENCE).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Refused::Silent(SILENCE),
+        let patience = self.shared.silence;
+        answer.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Refused::Silent(patience),
             RecvTimeoutError::Disconnected => Refused::Stopped,
         })
     }

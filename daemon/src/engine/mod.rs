@@ -81,6 +81,8 @@ pub struct Settings {
     pub cache_budget: Budget,
     /// How long a reader may leave its events unread.
     pub stall: Duration,
+    /// How long the engine may show no sign of life before it counts as stuck.
+    pub silence: Duration,
 }
 
 /// One model and everything that runs on it.
@@ -127,6 +129,7 @@ pub fn spawn(
     let shared = Arc::new(Shared {
         waiting: AtomicUsize::new(0),
         limit: settings.queue,
+        silence: settings.silence,
         beat: AtomicU64::new(0),
         epoch: Instant::now(),
     });

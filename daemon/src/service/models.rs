@@ -143,13 +143,17 @@ impl Slot {
         }
     }
 
-    /// The model, waited for while it is loading, at most until `deadline`.
+    /// The model, waited for while it is loading; until a moment before `deadline` at most, since
+    /// an answer after it is not heard.
     pub async fn served(&self, deadline: Option<Instant>) -> Result<Arc<Served>, Refusal> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let patience = left.map_or(PATIENCE, |left| left.min(PATIENCE));
+        let patience = left.map_or(PATIENCE, |left| PATIENCE.min(left * 9 / 10));
         let mut readiness = self.readiness.clone();
         let loaded = readiness.wait_for(|readiness| !matches!(readiness, Readiness::Loading));
         let name = || self.engine.name().to_owned();
+        if self.engine.is_stuck() {
+            return Err(Refusal::Stuck { name: name(), silence: self.engine.silence() });
+        }
         match timeout(patience, loaded).await {
             Err(_) => Err(Refusal::Loading { name: name() }),
             Ok(Err(_)) => Err(Refusal::Stopped { name: name() }),

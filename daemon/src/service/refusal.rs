@@ -62,6 +62,14 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
+    /// The model's thread is there and does nothing any more.
+    #[error("the engine of model {name} has not answered for {silence:.1?}")]
+    Stuck {
+        /// Its name.
+        name: String,
+        /// How long.
+        silence: Duration,
+    },
     /// The engine took the request and could not do it.
     #[error("{0}")]
     Engine(Failure),
@@ -214,7 +222,7 @@ impl Refusal {
                 Self::QueueFull { waiting: waiting.into(), limit: limit.into() }
             }
             Refused::Stopped => Self::Stopped { name: model.to_owned() },
-            Refused::Silent(_) => Self::Loading { name: model.to_owned() },
+            Refused::Silent(silence) => Self::Stuck { name: model.to_owned(), silence },
         }
     }
 
@@ -226,6 +234,7 @@ impl Refusal {
             Self::ModelFailed { .. } => (Code::FailedPrecondition, "MODEL_FAILED", None),
             Self::Loading { .. } => (Code::Unavailable, "MODEL_LOADING", Some(SOON)),
             Self::Stopped { .. } => (Code::Unavailable, "ENGINE_STOPPED", Some(SOON)),
+            Self::Stuck { .. } => (Code::Unavailable, "ENGINE_STUCK", Some(SOON)),
             Self::Engine(failure) => class_of(failure),
             Self::QueueFull { .. } => (Code::ResourceExhausted, "QUEUE_FULL", Some(SOON)),
             Self::NoPrompt => (Code::InvalidArgument, "NO_PROMPT", None),
@@ -259,7 +268,8 @@ impl Refusal {
             Self::UnknownModel { name, .. }
             | Self::ModelFailed { name, .. }
             | Self::Loading { name }
-            | Self::Stopped { name } => vec![("model", name.clone())],
+            | Self::Stopped { name }
+            | Self::Stuck { name, .. } => vec![("model", name.clone())],
             Self::Engine(failure) => metadata_of(failure),
             Self::QueueFull { waiting, limit } => {
                 vec![("waiting", number(waiting)), ("limit", number(limit))]

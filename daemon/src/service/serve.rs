@@ -215,6 +215,7 @@ mod tests {
             active_budget: 1 << 20,
             cache_budget: Budget { heap: 1 << 20, mappings: 1 },
             stall: Duration::from_secs(1),
+            silence: Duration::from_secs(60),
         };
         let source = Source {
             name: "slow".into(),

@@ -32,8 +32,15 @@ use crate::engine::{self, Source};
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 
+mod broken;
+
+/// How long an engine of these tests may be silent; an idle one speaks every second.
+const SILENCE: Duration = Duration::from_secs(3);
+
 struct Running {
     folder: TempDir,
+    /// Of the first model.
+    engine: EngineHandle,
     channel: Channel,
     shutdown: CancellationToken,
     server: JoinHandle<Result<Ended, ServeError>>,
@@ -56,10 +63,12 @@ impl Running {
         let over = shutdown.clone().cancelled_owned();
         let limits = Limits { grace: Duration::from_secs(5), idle_exit };
         let incoming = UnixListenerStream::new(listener);
-        let server = tokio::spawn(serve(daemon(&socket, sources), incoming, over, limits));
+        let daemon = daemon(&socket, sources);
+        let engine = daemon.models.all()[0].engine().clone();
+        let server = tokio::spawn(serve(daemon, incoming, over, limits));
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        Self { folder, channel, shutdown, server }
+        Self { folder, engine, channel, shutdown, server }
     }
 
     fn inference(&self) -> InferenceServiceClient<Channel> {
@@ -129,6 +138,7 @@ fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
         active_budget: 1 << 30,
         cache_budget: Budget { heap: 1 << 28, mappings: 64 },
         stall: Duration::from_secs(60),
+        silence: SILENCE,
     };
     let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
     let spawn = |source| engine::spawn(settings.clone(), source, Arc::clone(&pool), None);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tinygpt_kernels::Pool;
+use tinygptd::engine::handle::Report;
 use tinygptd::engine::job::{
     Done, Event, Failure, Job, Namespace, Persist, Policy, Reuse, Sampling, Task, Token,
 };
@@ -18,6 +19,11 @@ use tinygptd::kv::key::Digest;
 use tinygptd::model::Numerics;
 use tinygptd::store::{self, StoreHandle};
 use tokio::sync::mpsc;
+
+/// Room for the admission and a few tokens, after which a request waits for its reader.
+pub(crate) const LITTLE: usize = 16;
+
+pub(crate) type Events = mpsc::Receiver<Event>;
 
 /// What an engine runs with.
 pub(crate) struct Setup {
@@ -88,6 +94,7 @@ impl Setup {
             active_budget: self.active,
             cache_budget: Budget { heap: self.heap, mappings: 64 },
             stall: self.stall,
+            silence: Duration::from_secs(60),
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::new(self.threads).unwrap()));
         let (handle, thread) = engine::spawn(settings, self.source, pool, store.clone()).unwrap();
@@ -299,4 +306,45 @@ pub(crate) fn prompt(seed: u32, len: usize) -> Vec<u32> {
         97 + (state >> 16) % 26
     };
     (0..len).map(|_| byte()).collect()
+}
+
+pub(crate) fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Submits a request that stops by itself, and waits until it is admitted.
+pub(crate) fn submit_slow(engine: &Running, ask: &Ask) -> Events {
+    let mut events = engine.submit_to(ask, LITTLE);
+    assert!(matches!(events.blocking_recv(), Some(Event::Admitted(_))));
+    events
+}
+
+/// Reads on to the end.
+pub(crate) fn rest(mut events: Events) -> (Vec<u32>, Result<Done, Failure>) {
+    let mut ids = Vec::new();
+    loop {
+        match events.blocking_recv().expect("an end") {
+            Event::Token(token) => ids.push(token.id),
+            Event::Done(done) => return (ids, Ok(done)),
+            Event::Failed(failure) => return (ids, Err(failure)),
+            Event::Admitted(_) | Event::Progress { .. } | Event::Scored(_) => {}
+        }
+    }
+}
+
+pub(crate) fn report(engine: &Running) -> Report {
+    engine.handle.report().unwrap()
+}
+
+pub(crate) fn miss(engine: &Running, ask: &Ask) -> Reply {
+    engine.ask(&ask.clone().policy(Policy::Bypass))
+}
+
+pub(crate) fn assert_same(ours: &Reply, theirs: &Reply) {
+    assert_eq!(ours.ids(), theirs.ids());
+    assert_eq!(ours.bits(), theirs.bits());
 }
