@@ -6,6 +6,7 @@
 //! If another sequence is computing the next block, this one follows it instead of computing it
 //! too.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -63,6 +64,9 @@ impl Engine {
     fn family(&mut self, job: &Job) -> Arc<Family> {
         let fields = self.loaded.info.fields(job.codec, &job.namespace);
         let fingerprint = fields.fingerprint();
+        if self.families.len().is_power_of_two() && !self.families.contains_key(&fingerprint) {
+            self.forget_families();
+        }
         let layout = self.loaded.info.layout(job.codec);
         let family = self.families.entry(fingerprint).or_insert_with(|| {
             let (layout, width) = (Arc::clone(layout), self.loaded.model.width());
@@ -73,6 +77,14 @@ impl Engine {
             Arc::new(family)
         });
         Arc::clone(family)
+    }
+
+    /// Forgets the families that nothing in memory belongs to. A caller may ask in a namespace of
+    /// its own each time.
+    fn forget_families(&mut self) {
+        let held: HashSet<_> = self.index.records().map(|record| record.family).collect();
+        let used = |family: &Arc<Family>| Arc::strong_count(family) > 1;
+        self.families.retain(|name, family| held.contains(name) || used(family));
     }
 
     fn enter(&mut self, job: Job, family: Arc<Family>, reserved: usize) {

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::handle::{Held, Removal, Removed, Report};
 use super::sequence::Phase;
-use crate::kv::key::{BlockKey, End, RecordKey};
+use crate::kv::key::{BlockKey, End};
 use crate::kv::record::Record;
 
 impl Engine {
@@ -24,9 +24,7 @@ impl Engine {
     }
 
     fn held(&self, record: &Record) -> Option<Held> {
-        let named = |fingerprint| RecordKey::new(fingerprint, &record.last, &record.tail);
-        let mut families = self.families.values();
-        let family = families.find(|family| named(&family.fingerprint) == record.key)?;
+        let family = self.families.get(&record.family)?;
         let root = BlockKey::root(&family.fingerprint);
         let (mut blocks, mut last) = (Vec::new(), record.last);
         while last != root {

@@ -246,10 +246,11 @@ impl Sequence {
         let length = self.kv.len();
         let tail = self.tokens[sealed * crate::kv::layout::BLOCK..length].to_vec();
         let last = self.parent(sealed);
-        let key = RecordKey::new(&self.family.fingerprint, &last, &tail);
+        let family = self.family.fingerprint;
+        let key = RecordKey::new(&family, &last, &tail);
         let text = self.job.text.filter(|_| hidden.is_some());
         let length = u32::try_from(length).unwrap_or(u32::MAX);
-        Record { key, last, length, tail, rows: self.kv.tail_rows(), hidden, text }
+        Record { family, key, last, length, tail, rows: self.kv.tail_rows(), hidden, text }
     }
 
     fn unsaved(&self) -> bool {

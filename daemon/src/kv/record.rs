@@ -4,11 +4,13 @@
 //! prefill the final hidden state of the last position is kept too, so that the same prompt again
 //! needs no layer at all: output head, sample, first token.
 
-use super::key::{BlockKey, Digest, RecordKey};
+use super::key::{BlockKey, Digest, Fingerprint, RecordKey};
 
 /// The end of one chain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
+    /// The family of its chain.
+    pub family: Fingerprint,
     /// The name of the whole prompt.
     pub key: RecordKey,
     /// The last sealed block; the chain's root when there is none.

@@ -45,5 +45,6 @@ pub(crate) fn record(
 ) -> Record {
     let end = End::of(fingerprint, tokens);
     let (key, length) = (end.key(fingerprint), u32::try_from(tokens.len()).unwrap());
-    Record { key, last: end.last, length, rows, hidden, text: None, tail: end.tail }
+    let family = *fingerprint;
+    Record { family, key, last: end.last, length, rows, hidden, text: None, tail: end.tail }
 }

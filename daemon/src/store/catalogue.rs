@@ -62,6 +62,9 @@ pub(super) enum Farewell {
 /// Tells whoever holds mapped blocks that their space on the disk is wanted.
 pub(super) type Pressure = Arc<dyn Fn(&[BlockKey]) + Send + Sync>;
 
+/// Families of which those without files begin to be forgotten.
+const MANY: usize = 1024;
+
 /// Everything that is known of the disk.
 pub(super) struct Catalogue {
     shelves: HashMap<ShortKey, Shelf>,
@@ -115,6 +118,10 @@ impl Catalogue {
 
     /// Remembers what a family is made from.
     pub(super) fn declare(&mut self, fingerprint: Fingerprint, fields: Fields) {
+        if self.shelves.len() >= MANY && self.shelves.len().is_power_of_two() {
+            // A caller may ask in a namespace of its own each time, and save nothing.
+            self.shelves.retain(|_, shelf| !shelf.is_empty() || shelf.has_fields_file);
+        }
         let shelf = self.shelves.entry(fingerprint.short()).or_default();
         shelf.fingerprint.get_or_insert(fingerprint);
         if shelf.fields.is_some() || shelf.fingerprint != Some(fingerprint) {
@@ -395,5 +402,28 @@ impl fmt::Debug for Catalogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.segment_bytes + self.record_bytes;
         write!(f, "Catalogue({} files of {bytes} bytes)", self.entries.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::key::Digest;
+
+    #[test]
+    fn families_that_save_nothing_are_forgotten() {
+        let mut catalogue = Catalogue::new(1);
+        let fields = |n: usize| Fields {
+            namespace: Digest::of("namespace", &n.to_le_bytes()),
+            ..Fields::default()
+        };
+        let first = fields(0).fingerprint();
+        catalogue.shelf_mut(first.short()).has_fields_file = true;
+        for n in 0..20 * MANY {
+            catalogue.declare(fields(n).fingerprint(), fields(n));
+            assert!(catalogue.fields(fields(n).fingerprint().short()).is_some());
+        }
+        assert!(catalogue.shelves.len() <= 2 * MANY, "{}", catalogue.shelves.len());
+        assert!(catalogue.fields(first.short()).is_some());
     }
 }

@@ -176,6 +176,7 @@ pub(super) fn read(file: &File) -> Result<(Head, Record), Fault> {
     let (numbers, _) = hidden.as_chunks::<4>();
     let hidden = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     let record = Record {
+        family: head.fingerprint,
         key: head.key,
         last: head.last,
         length: head.length,
@@ -201,7 +202,7 @@ mod tests {
         let tail: Vec<u32> = (0..tail as u32).collect();
         let key = RecordKey::new(&FINGERPRINT, &last, &tail);
         let (length, rows) = (64 + tail.len() as u32, vec![5; tail.len() * 4]);
-        Record { key, last, length, tail, rows, hidden, text }
+        Record { family: FINGERPRINT, key, last, length, tail, rows, hidden, text }
     }
 
     const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
