@@ -15,13 +15,17 @@ use crate::{json, render};
 /// Digits of a key that are shown: enough to be unique in any cache, and short enough to copy.
 const KEY_DIGITS: usize = 12;
 
-const COLUMNS: [&str; 9] =
-    ["KEY", "MODEL", "TOKENS", "KV", "MEMORY", "DISK", "RECORD", "USED", "BEGINS"];
+const COLUMNS: [&str; 10] =
+    ["KEY", "MODEL", "TOKENS", "KV", "MEMORY", "MAPPED", "DISK", "RECORD", "USED", "BEGINS"];
 
 /// Lists the cached prompts, most recently used first.
+///
+/// MEMORY is what of a prompt is in the daemon's own memory, MAPPED what it reads in place from its
+/// files, DISK what is in these files. Blocks that prompts share count for each of them. RECORD
+/// says whether the prompt as a whole is answered without running a layer.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// Only those of this model
+    /// Only those of this model [default: all]
     #[arg(short, long, value_name = "NAME", default_value = "", hide_default_value = true)]
     model: String,
 }
@@ -35,8 +39,11 @@ pub(crate) async fn run(args: LsArgs, session: &Session) -> Outcome {
         render::json(&json!({ "schema": "tinygpt.cache.ls/1", "entries": entries }))?;
         return Ok(Exit::Done);
     }
+    if entries.is_empty() {
+        session.say("nothing is cached");
+    }
     let mut table = render::columns(&COLUMNS);
-    render::align(&mut table, &[2, 4, 5], CellAlignment::Right);
+    render::align(&mut table, &[2, 4, 5, 6], CellAlignment::Right);
     for entry in &entries {
         table.add_row(row(entry));
     }
@@ -64,6 +71,7 @@ fn row(entry: &CacheEntry) -> Vec<String> {
         entry.tokens.to_string(),
         entry.kv_dtype.clone(),
         render::bytes(entry.memory_bytes),
+        render::bytes(entry.mapped_bytes),
         render::bytes(entry.disk_bytes),
         if entry.record { "yes" } else { "" }.to_owned(),
         render::ago(entry.last_used),

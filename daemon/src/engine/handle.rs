@@ -182,6 +182,8 @@ pub struct Held {
     pub tokens: Vec<u32>,
     /// Bytes on the heap of its blocks, shared ones included, and of its record.
     pub heap_bytes: u64,
+    /// Bytes of its blocks in mapped files, shared ones included.
+    pub mapped_bytes: u64,
     /// Whether the record holds a final hidden state.
     pub complete: bool,
     /// Where it is.

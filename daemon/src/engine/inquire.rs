@@ -34,11 +34,13 @@ impl Engine {
         }
         let ids = blocks.iter().rev().flat_map(|block| block.tokens);
         let heap: usize = blocks.iter().map(|block| block.heap_bytes()).sum();
+        let mapped: usize = blocks.iter().map(|block| block.mapped_bytes()).sum();
         Some(Held {
             key: record.key,
             fields: family.fields,
             tokens: ids.chain(record.tail.iter().copied()).collect(),
             heap_bytes: (heap + record.bytes()) as u64,
+            mapped_bytes: mapped as u64,
             complete: record.hidden.is_some(),
             end: End { last: record.last, tail: record.tail.clone() },
         })

@@ -25,6 +25,14 @@ impl Part {
         }
     }
 
+    /// Bytes that this part has in a mapped file.
+    pub fn mapped_bytes(&self) -> usize {
+        match self {
+            Self::Heap(..) => 0,
+            Self::Mapped(_, range) => range.len(),
+        }
+    }
+
     /// Bytes that this part occupies on the heap.
     pub fn heap_bytes(&self) -> usize {
         match self {
@@ -51,6 +59,11 @@ impl Block {
     /// Bytes of all parts.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes().len()).sum()
+    }
+
+    /// Bytes of the parts that are mapped from a file.
+    pub fn mapped_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.mapped_bytes()).sum()
     }
 
     /// Bytes of the parts that live on the heap.

@@ -249,14 +249,15 @@ impl Daemon {
 
 fn wire(entry: &Entry) -> CacheEntry {
     let moment = |since| (SystemTime::UNIX_EPOCH + Duration::from_millis(since)).into();
-    let disk = entry.disk.as_ref();
+    let (memory, disk) = (entry.memory.as_ref(), entry.disk.as_ref());
     CacheEntry {
         prompt_key: entry.key.to_string(),
         model: entry.model().to_owned(),
         fingerprint: entry.fingerprint.to_string(),
         tokens: entry.length,
         blocks: entry.length / count(BLOCK),
-        memory_bytes: entry.memory.as_ref().map_or(0, |memory| memory.heap_bytes),
+        memory_bytes: memory.map_or(0, |memory| memory.heap_bytes),
+        mapped_bytes: memory.map_or(0, |memory| memory.mapped_bytes),
         disk_bytes: disk.map_or(0, |disk| disk.bytes),
         record: entry.complete(),
         kv_dtype: entry.codec.map(|codec| codec.name().to_owned()).unwrap_or_default(),
