@@ -3,8 +3,11 @@
 use clap::{Args, ValueEnum};
 use tinygpt_proto::v1::{CachePolicy, Persist};
 
+use crate::cli::heading;
+
 /// The flags about the cache of commands that keep what they compute.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::CACHE)]
 pub(crate) struct CachingArgs {
     #[command(flatten)]
     pub(crate) reuse: ReuseArgs,
@@ -18,11 +21,12 @@ pub(crate) struct CachingArgs {
 
 /// The flags about the cache of commands that meet it.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::CACHE)]
 pub(crate) struct ReuseArgs {
     /// How to use the cache
     #[arg(long, value_name = "POLICY", default_value = "use")]
     cache_policy: Policy,
-    /// Share prompts within this namespace of your own only
+    /// Share prompts within this namespace of your own only [default: the one without a name]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) namespace: String,
     /// How to store the KV cache: f32, f16, bf16, .. [default: the daemon's]

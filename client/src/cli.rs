@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use tinygpt_client::exit::Exit;
 
@@ -25,34 +25,65 @@ use crate::warm::WarmArgs;
     version,
     after_help = exit_table(),
     disable_help_subcommand = true,
+    disable_help_flag = true,
+    disable_version_flag = true,
     args_override_self = true
 )]
 pub(crate) struct Cli {
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = heading::OUTPUT)]
+    version: Option<bool>,
     #[command(flatten)]
     pub(crate) common: Common,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What every command understands.
+/// The sections of a command's flags, in the order in which a person thinks of them.
+///
+/// clap shows sections in the order in which it meets them, so a command declares its own flags in
+/// this order; [`Common`] has those of the last two.
+pub(crate) mod heading {
+    pub(crate) const PROMPT: &str = "Prompt";
+    pub(crate) const LENGTH: &str = "Length";
+    pub(crate) const SAMPLING: &str = "Sampling";
+    pub(crate) const CACHE: &str = "Cache";
+    pub(crate) const OUTPUT: &str = "Output";
+    pub(crate) const CONNECTION: &str = "Connection";
+}
+
+/// What every command understands. These stand behind a command's own flags in their sections.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The daemon's socket; without it TINYGPT_SOCKET, else the user's own default
-    #[arg(long, global = true, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
     /// Print one JSON object
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = heading::OUTPUT, display_order = 100)]
     pub(crate) json: bool,
     /// Say nothing on stderr but errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = heading::OUTPUT, display_order = 101)]
     pub(crate) quiet: bool,
-    /// Give up after this long: 30s, 2m, 500ms, or seconds
-    #[arg(long, global = true, value_name = "TIME", value_parser = duration, allow_negative_numbers = true)]
+    /// Print help; -h is a summary
+    #[arg(short, long, global = true, action = ArgAction::Help, help_heading = heading::OUTPUT, display_order = 102)]
+    help: Option<bool>,
+    /// The daemon's socket [default: TINYGPT_SOCKET, else the user's own]
+    #[arg(long, global = true, value_name = "PATH", help_heading = heading::CONNECTION, display_order = 103)]
+    pub(crate) socket: Option<PathBuf>,
+    /// Give up after this long: 30s, 2m, 500ms, or seconds [default: none; 10s for what is at hand]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration, allow_negative_numbers = true, help_heading = heading::CONNECTION, display_order = 104)]
     pub(crate) timeout: Option<Duration>,
+}
+
+/// What a command understands that starts a daemon.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::CONNECTION)]
+pub(crate) struct StartArg {
+    /// Start a daemon even on a socket that was named
+    #[arg(id = "start", long = "start", display_order = 105)]
+    pub(crate) forced: bool,
 }
 
 /// What every command about one model understands.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::PROMPT)]
 pub(crate) struct ModelArg {
     /// The model [default: the daemon's first]
     #[arg(
@@ -134,9 +165,39 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{Arg, CommandFactory};
 
     use super::*;
+
+    /// A command with what all commands understand.
+    fn command(name: &str) -> clap::Command {
+        let mut cli = Cli::command();
+        cli.build();
+        cli.find_subcommand(name).unwrap().clone()
+    }
+
+    #[test]
+    fn flags_stand_in_the_order_in_which_a_person_thinks_of_them() {
+        let help = command("sample").render_long_help().to_string();
+        let sections = ["Prompt:", "Length:", "Sampling:", "Cache:", "Output:", "Connection:"];
+        let shown: Vec<_> = help.lines().filter(|line| sections.contains(line)).collect();
+        assert_eq!(shown, sections);
+        assert!(!help.contains("Options:"), "every flag has a section: {help}");
+    }
+
+    #[test]
+    fn every_flag_with_a_value_states_its_default() {
+        let silent = |arg: &&Arg| {
+            let words = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let told = !arg.get_default_values().is_empty() && !arg.is_hide_default_value_set();
+            arg.get_action().takes_values() && !told && !words.contains("[default: ")
+        };
+        for name in ["sample", "warm", "score", "tokenize", "detokenize"] {
+            let command = command(name);
+            let silent: Vec<_> = command.get_arguments().filter(silent).map(Arg::get_id).collect();
+            assert!(silent.is_empty(), "{name}: {silent:?}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -1,23 +1,21 @@
 //! `detokenize`: token ids into text.
 
-use std::path::Path;
-
 use clap::Args;
 use serde_json::json;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::DetokenizeRequest;
 
-use crate::cli::ModelArg;
+use crate::cli::{ModelArg, heading};
 use crate::failure::{Failure, Outcome};
-use crate::prompt::read_text;
+use crate::prompt::read_piped;
 use crate::render;
 use crate::session::Session;
 
 /// Prints the text of token ids, exactly.
 #[derive(Debug, Args)]
 pub(crate) struct DetokenizeArgs {
-    /// The ids: 1,2,3; without them stdin
-    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
+    /// The ids: 1,2,3 [default: from stdin]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true, help_heading = heading::PROMPT)]
     token_ids: Option<Vec<u32>>,
     #[command(flatten)]
     model: ModelArg,
@@ -26,7 +24,7 @@ pub(crate) struct DetokenizeArgs {
 pub(crate) async fn run(args: DetokenizeArgs, session: &Session) -> Outcome {
     let token_ids = match args.token_ids {
         Some(ids) => ids,
-        None => parse(&read_text(Path::new("-"))?)?,
+        None => parse(&read_piped("--token-ids")?)?,
     };
     let connection = session.connect().await?;
     let request = DetokenizeRequest { model: args.model.name, token_ids };

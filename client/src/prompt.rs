@@ -9,21 +9,37 @@ use indicatif::HumanCount;
 use tinygpt_proto::MAX_MESSAGE_BYTES;
 use tinygpt_proto::v1::{TokenIds, explain_request, sample_request, score_request, warm_request};
 
+use crate::cli::heading;
 use crate::failure::Failure;
 
-/// The flags that give a prompt; without any it is read from stdin.
+/// The flags that give a prompt as text or as token ids; without any it is text from stdin.
 #[derive(Debug, Clone, Args)]
-#[group(multiple = false)]
+#[command(next_help_heading = heading::PROMPT)]
 pub(crate) struct PromptArgs {
-    /// The prompt itself
+    #[command(flatten)]
+    text: TextArgs,
+    /// The prompt as token ids: 1,2,3 [default: none]
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        conflicts_with = "TextArgs"
+    )]
+    token_ids: Option<Vec<u32>>,
+}
+
+/// The flags that give text; without any it is read from stdin.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::PROMPT)]
+#[group(multiple = false)]
+pub(crate) struct TextArgs {
+    /// The prompt itself [default: from stdin]
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// A file with the prompt, taken byte for byte; - is stdin
+    /// A file with the prompt, taken byte for byte; - is stdin [default: -]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
-    /// The prompt as token ids: 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
-    token_ids: Option<Vec<u32>>,
 }
 
 /// A prompt.
@@ -36,21 +52,35 @@ pub(crate) enum Prompt {
 impl PromptArgs {
     /// The prompt.
     pub(crate) fn read(self) -> Result<Prompt, Failure> {
-        match (self.prompt, self.prompt_file, self.token_ids) {
-            (Some(text), ..) => Ok(Prompt::Text(text)),
-            (_, _, Some(ids)) => Ok(Prompt::Ids(ids)),
-            (_, Some(path), _) => read_text(&path).map(Prompt::Text),
-            _ if io::stdin().is_terminal() => Err(Failure::Usage(
-                "no prompt: give --prompt, --prompt-file or --token-ids, or pipe one in".into(),
-            )),
-            _ => read_text(Path::new("-")).map(Prompt::Text),
+        match self.token_ids {
+            Some(ids) => Ok(Prompt::Ids(ids)),
+            None => self.text.read("--prompt, --prompt-file or --token-ids").map(Prompt::Text),
         }
+    }
+}
+
+impl TextArgs {
+    /// The text. `flags` are those that would have given a prompt.
+    pub(crate) fn read(self, flags: &str) -> Result<String, Failure> {
+        match (self.prompt, self.prompt_file) {
+            (Some(text), _) => Ok(text),
+            (_, Some(path)) => read_text(&path),
+            _ => read_piped(flags),
+        }
+    }
+}
+
+/// The whole text of stdin, unless a person would have to type it: `flags` give it better.
+pub(crate) fn read_piped(flags: &str) -> Result<String, Failure> {
+    match io::stdin().is_terminal() {
+        true => Err(Failure::Usage(format!("no prompt: give {flags}, or pipe one in"))),
+        false => read_text(Path::new("-")),
     }
 }
 
 /// The whole text of a file; `-` is stdin. Reading ends where no message could hold more, for some
 /// files never end.
-pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+fn read_text(path: &Path) -> Result<String, Failure> {
     let bytes =
         read_bytes(path).map_err(|source| Failure::Input { path: path.to_owned(), source })?;
     if bytes.len() > MAX_MESSAGE_BYTES {

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, HumanCount};
 use prost::Message;
 use serde::Serialize;
 use tinygpt_client::exit::Exit;
@@ -110,6 +110,12 @@ pub(crate) fn align(table: &mut Table, columns: &[usize], alignment: CellAlignme
     }
 }
 
+/// How many there are of something whose plural only adds an s.
+pub(crate) fn counted(count: impl Into<u64>, what: &str) -> String {
+    let count = count.into();
+    format!("{} {what}{}", HumanCount(count), if count == 1 { "" } else { "s" })
+}
+
 /// A number of bytes.
 pub(crate) fn bytes(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
@@ -154,6 +160,12 @@ mod tests {
         assert_eq!(shown(59), "59s");
         assert_eq!(shown(61), "1m");
         assert_eq!(shown(90_061), "1day 1h");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let shown = [0u32, 1, 2, 1000].map(|count| counted(count, "prompt"));
+        assert_eq!(shown, ["0 prompts", "1 prompt", "2 prompts", "1,000 prompts"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio_stream::StreamExt;
 
 use crate::batch;
 use crate::caching::CachingArgs;
-use crate::cli::ModelArg;
+use crate::cli::{ModelArg, StartArg, heading};
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -30,13 +30,8 @@ pub(crate) const SCHEMA: &str = "tinygpt.sample/1";
 pub(crate) struct SampleArgs {
     #[command(flatten)]
     prompt: PromptArgs,
-    #[command(flatten)]
-    pub(crate) options: SampleOptions,
-    /// Print every event as one line of JSON
-    #[arg(long, conflicts_with = "json")]
-    json_stream: bool,
-    /// Read prompts from a file, one JSON object a line, and answer likewise; - is stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompt_file", "token_ids", "json_stream"])]
+    /// Read prompts from a file, one JSON object a line, and answer likewise; - is stdin [default: one prompt]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["PromptArgs", "TextArgs", "json_stream"], help_heading = heading::PROMPT)]
     batch: Option<PathBuf>,
     /// How many lines of a batch to run at once
     #[arg(
@@ -44,12 +39,17 @@ pub(crate) struct SampleArgs {
         value_name = "N",
         default_value_t = 4,
         requires = "batch",
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        help_heading = heading::PROMPT
     )]
     jobs: u16,
-    /// Start a daemon even on a socket that was named
-    #[arg(long)]
-    start: bool,
+    #[command(flatten)]
+    pub(crate) options: SampleOptions,
+    /// Print every event as one line of JSON
+    #[arg(long, conflicts_with = "json", help_heading = heading::OUTPUT)]
+    json_stream: bool,
+    #[command(flatten)]
+    start: StartArg,
 }
 
 /// All about a request but its prompt.
@@ -62,17 +62,17 @@ pub(crate) struct SampleOptions {
     #[command(flatten)]
     pub(crate) caching: CachingArgs,
     /// Report the prompt's token ids
-    #[arg(long)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub(crate) echo_ids: bool,
 }
 
 pub(crate) async fn run(args: SampleArgs, session: &Session) -> Outcome {
     if let Some(path) = &args.batch {
-        let connection = session.connect_or_start(args.start).await?;
+        let connection = session.connect_or_start(args.start.forced).await?;
         return batch::run(path, args.jobs, &args.options, &connection, session).await;
     }
     let request = args.options.request(args.prompt.read()?);
-    let connection = session.connect_or_start(args.start).await?;
+    let connection = session.connect_or_start(args.start.forced).await?;
     let mut progress = Progress::new(session.quiet);
     if args.json_stream {
         let generation = generate(&connection, request, session, &mut LineView::new()).await?;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tinygpt_proto::v1::Sampling;
 
+use crate::cli::heading;
 use crate::failure::Failure;
 
 /// The flags that say how tokens are chosen. A batch's lines use the same names as the protocol.
@@ -12,23 +13,30 @@ use crate::failure::Failure;
 /// Only what JSON has no number for is refused here, for a batch merges by way of JSON.
 #[derive(Debug, Clone, Default, PartialEq, Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[command(next_help_heading = heading::SAMPLING)]
 pub(crate) struct SamplingArgs {
-    /// Most tokens to generate; 0 computes the prompt and stops
-    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    /// Most tokens to generate; 0 computes the prompt and stops [default: 256]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, help_heading = heading::LENGTH)]
     max_tokens: Option<u32>,
+    /// End before this text (repeatable) [default: none]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = heading::LENGTH)]
+    stop: Vec<String>,
+    /// End at this token, as at those of the model (repeatable) [default: none]
+    #[arg(long = "stop-id", value_name = "ID", allow_negative_numbers = true, help_heading = heading::LENGTH)]
+    stop_token_ids: Vec<u32>,
     /// 0 always takes the likeliest token [default: 1]
     #[arg(long, value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Choose among the K likeliest; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     top_k: u32,
-    /// Choose among the likeliest that together reach this probability
+    /// Choose among the likeliest that together reach this probability [default: 1]
     #[arg(long, value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Drop tokens less likely than this fraction of the likeliest
     #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = finite, allow_negative_numbers = true)]
     min_p: f32,
-    /// Make tokens that occurred already less likely; 1 changes nothing
+    /// Make tokens that occurred already less likely; 1 changes nothing [default: 1]
     #[arg(long = "repeat-penalty", value_name = "F", value_parser = finite, allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Taken from the logits of tokens generated already
@@ -37,16 +45,10 @@ pub(crate) struct SamplingArgs {
     /// Taken from the logits of generated tokens once per occurrence
     #[arg(long, value_name = "F", default_value_t = 0.0, value_parser = finite, allow_negative_numbers = true)]
     frequency_penalty: f32,
-    /// The same seed gives the same text
+    /// The same seed gives the same text [default: drawn]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
-    /// End before this text (repeatable)
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    stop: Vec<String>,
-    /// End at this token (repeatable)
-    #[arg(long = "stop-id", value_name = "ID", allow_negative_numbers = true)]
-    stop_token_ids: Vec<u32>,
-    /// Report each token's log-probability, with the K likeliest beside it
+    /// Report each token's log-probability, with the K likeliest beside it [default: none is reported]
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub(crate) logprobs: Option<u32>,
 }

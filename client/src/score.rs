@@ -7,7 +7,7 @@ use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 
 use crate::caching::ReuseArgs;
-use crate::cli::ModelArg;
+use crate::cli::{ModelArg, heading};
 use crate::failure::Outcome;
 use crate::patience;
 use crate::prompt::PromptArgs;
@@ -21,11 +21,11 @@ pub(crate) struct ScoreArgs {
     input: PromptArgs,
     #[command(flatten)]
     model: ModelArg,
-    /// Report the K likeliest tokens beside each
-    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
-    logprobs: u32,
     #[command(flatten)]
     reuse: ReuseArgs,
+    /// Report the K likeliest tokens beside each
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true, help_heading = heading::OUTPUT)]
+    logprobs: u32,
 }
 
 pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
@@ -61,14 +61,17 @@ fn table(tokens: &[TokenLogprobs]) -> String {
     render::table(&table)
 }
 
-/// The sum over all tokens that have a log-probability, and the perplexity.
+/// The sum over all tokens that have a log-probability, and their perplexity.
 fn sum(tokens: &[TokenLogprobs]) -> String {
     let scored: Vec<f64> = tokens.iter().filter_map(|token| token.logprob).map(f64::from).collect();
+    if scored.is_empty() {
+        return "no tokens scored: the first one has no log-probability".into();
+    }
     let total: f64 = scored.iter().sum();
-    let count = scored.len().max(1) as f64;
+    let count = scored.len() as f64;
     format!(
-        "{} tokens scored, sum {total:.4}, perplexity {:.4}",
-        scored.len(),
+        "{} scored, sum {total:.4}, perplexity {:.4}",
+        render::counted(scored.len() as u64, "token"),
         (-total / count).exp()
     )
 }
@@ -80,4 +83,23 @@ fn report(response: &ScoreResponse) -> Map<String, Value> {
     report.insert("token_ids".into(), response.tokens.iter().map(|token| token.id).collect());
     report.insert("logprobs".into(), tokens);
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scored(logprobs: &[Option<f32>]) -> String {
+        let token =
+            |logprob: &Option<f32>| TokenLogprobs { logprob: *logprob, ..Default::default() };
+        sum(&logprobs.iter().map(token).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn perplexity_is_of_the_tokens_that_have_a_log_probability() {
+        let words = scored(&[None, Some(-2.0), Some(-1.0)]);
+        assert_eq!(words, "2 tokens scored, sum -3.0000, perplexity 4.4817");
+        assert_eq!(scored(&[None, Some(0.0)]), "1 token scored, sum 0.0000, perplexity 1.0000");
+        assert_eq!(scored(&[None]), "no tokens scored: the first one has no log-probability");
+    }
 }

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use tinygpt_proto::Label;
-use tinygpt_proto::v1::{Divergence, Done, Reason, Timings, Usage};
+use tinygpt_proto::v1::{Divergence, Done, FinishReason, Reason, Timings, Usage};
 
 use crate::generation::Generation;
+use crate::render;
 use crate::session::Session;
 
 /// Tells how a generation went, and what its caller should know.
@@ -33,15 +34,18 @@ pub(crate) fn line(done: &Done) -> String {
         0 => drop(write!(line, ", prefill {:.1} ms", times.prefill_ms)),
         _ => line += &speed(&usage, &times),
     }
-    let _ = write!(line, ", {}", done.finish_reason().label());
+    // Of a prompt that was only computed, the length that was asked for ends nothing.
+    if usage.completion_tokens > 0 || done.finish_reason() != FinishReason::Length {
+        let _ = write!(line, ", {}", done.finish_reason().label());
+    }
     line
 }
 
 fn speed(usage: &Usage, times: &Timings) -> String {
-    let tokens = usage.completion_tokens;
+    let tokens = render::counted(usage.completion_tokens, "token");
     match rate(usage, times) {
-        Some(rate) => format!(", TTFT {:.1} ms, {tokens} tokens at {rate:.1} tok/s", times.ttft_ms),
-        None => format!(", TTFT {:.1} ms, {tokens} tokens", times.ttft_ms),
+        Some(rate) => format!(", TTFT {:.1} ms, {tokens} at {rate:.1} tok/s", times.ttft_ms),
+        None => format!(", TTFT {:.1} ms, {tokens}", times.ttft_ms),
     }
 }
 
@@ -62,7 +66,7 @@ pub(crate) fn parting(found: &Divergence) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tinygpt_proto::v1::{FinishReason, Verdict};
+    use tinygpt_proto::v1::Verdict;
 
     use super::*;
 
@@ -96,13 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn a_prefill_has_no_speed_of_decoding() {
-        let line = line(&done(0, 0, Reason::Unspecified));
-        assert_eq!(line, "PARTIAL_MEMORY: 0/900 prompt tokens cached, prefill 9.5 ms, LENGTH");
+    fn a_prefill_has_neither_a_speed_of_decoding_nor_an_end_but_an_early_one() {
+        let prefill = done(0, 0, Reason::Unspecified);
+        let whole = "PARTIAL_MEMORY: 0/900 prompt tokens cached, prefill 9.5 ms";
+        assert_eq!(line(&prefill), whole);
+        let cut = Done { finish_reason: FinishReason::Cancelled.into(), ..prefill };
+        assert_eq!(line(&cut), format!("{whole}, CANCELLED"));
     }
 
     #[test]
     fn one_token_has_no_rate() {
-        assert!(line(&done(0, 1, Reason::Unspecified)).contains("1 tokens, LENGTH"));
+        assert!(line(&done(0, 1, Reason::Unspecified)).ends_with(", 1 token, LENGTH"));
     }
 }

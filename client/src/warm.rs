@@ -7,7 +7,7 @@ use tinygpt_proto::v1::{WarmRequest, warm_response};
 use tokio_stream::StreamExt;
 
 use crate::caching::CachingArgs;
-use crate::cli::ModelArg;
+use crate::cli::{ModelArg, StartArg};
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -28,9 +28,8 @@ pub(crate) struct WarmArgs {
     model: ModelArg,
     #[command(flatten)]
     caching: CachingArgs,
-    /// Start a daemon even on a socket that was named
-    #[arg(long)]
-    start: bool,
+    #[command(flatten)]
+    start: StartArg,
 }
 
 pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
@@ -43,7 +42,7 @@ pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
         kv_dtype: args.caching.reuse.kv_dtype,
         ..Default::default()
     };
-    let connection = session.connect_or_start(args.start).await?;
+    let connection = session.connect_or_start(args.start.forced).await?;
     let mut progress = Progress::new(session.quiet);
     let generation = warm(&connection, request, session, &mut progress).await?;
     if session.json {

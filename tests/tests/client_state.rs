@@ -74,8 +74,11 @@ fn models_tell_what_a_token_costs_and_would_cost_without_grouped_heads() {
 #[test]
 fn text_goes_to_ids_and_back() {
     let (home, _daemon, _) = warmed(64);
-    assert_eq!(home.run(&["tokenize", "ROMEO:"]).ok().stdout, "82,79,77,69,79,58\n");
-    assert_eq!(json(&home, &["tokenize", "AB"])["token_ids"], json!([65, 66]));
+    assert_eq!(home.run(&["tokenize", "-p", "ROMEO:"]).ok().stdout, "82,79,77,69,79,58\n");
+    assert_eq!(json(&home, &["tokenize", "--prompt", "AB"])["token_ids"], json!([65, 66]));
+    fs::write(home.path("t"), "\u{e9}").unwrap();
+    let file = home.path("t").display().to_string();
+    assert_eq!(home.run(&["tokenize", "--prompt-file", &file]).ok().stdout, "195,169\n");
     assert_eq!(home.pipe(&["tokenize"], "\u{e9}".as_bytes()).ok().stdout, "195,169\n");
     assert_eq!(home.run(&["detokenize", "--token-ids", "195,169,10"]).ok().stdout, "\u{e9}\n");
     assert_eq!(home.pipe(&["detokenize"], b"72, 105\n").ok().stdout, "Hi");
@@ -101,6 +104,45 @@ fn a_cached_prompt_is_listed_shown_and_found_by_the_beginning_of_its_key() {
     assert_eq!(shown["blocks"].as_array().unwrap().len(), 300 / 32);
     let table = home.run(&["cache", "show", &key]).ok().stdout;
     assert!(table.contains("9 of 9 blocks"), "{table}");
+}
+
+#[test]
+fn a_list_tells_memory_of_the_daemon_from_what_it_reads_in_its_files() {
+    let home = Home::new();
+    let mut daemon = home.serve(&[]);
+    let warm = |when| home.run(&["warm", "--persist", when, "--prompt", &long(300)]).ok();
+    let sizes = || {
+        let list = json(&home, &["cache", "ls"]);
+        let [entry] = list["entries"].as_array().unwrap().as_slice() else { panic!("{list}") };
+        ["memory_bytes", "mapped_bytes", "disk_bytes"].map(|name| entry[name].as_u64().unwrap())
+    };
+    let blocks = 9 * 32 * 4_608;
+    let _ = warm("no");
+    let [memory, mapped, disk] = sizes();
+    assert!(memory >= blocks && (mapped, disk) == (0, 0), "{memory} {mapped} {disk}");
+    let _ = warm("durable");
+    assert!(sizes()[2] >= blocks, "{:?}", sizes());
+    assert!(daemon.terminate().success());
+    let _next = home.serve(&[]);
+    let [memory, mapped, disk] = sizes();
+    assert!((memory, mapped) == (0, 0) && disk >= blocks, "{memory} {mapped} {disk}");
+    let _ = warm("durable");
+    let [memory, mapped, disk] = sizes();
+    assert!(memory < blocks && mapped == blocks && disk >= blocks, "{memory} {mapped} {disk}");
+}
+
+#[test]
+fn an_empty_cache_is_listed_as_such() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    let list = home.run(&["cache", "ls"]).ok();
+    assert_eq!(list.stderr, "nothing is cached\n");
+    let columns: Vec<_> = list.stdout.split_whitespace().collect();
+    let expected =
+        ["KEY", "MODEL", "TOKENS", "KV", "MEMORY", "MAPPED", "DISK", "RECORD", "USED", "BEGINS"];
+    assert_eq!(columns, expected);
+    let removed = home.run(&["cache", "rm", "--all"]).ok().stdout;
+    assert!(removed.starts_with("removed 0 prompts, 0 blocks: "), "{removed}");
 }
 
 #[test]
@@ -137,7 +179,7 @@ fn what_is_removed_is_gone_from_memory_and_disk() {
     assert_eq!(cold["verdict"], "COLD");
     let _ = home.run(&["warm", "--persist", "durable", "--prompt", &long(400)]).ok();
     let words = home.run(&["cache", "rm", "--all"]).ok().stdout;
-    assert!(words.starts_with("removed 1 prompts"), "{words}");
+    assert!(words.starts_with("removed 1 prompt, 12 blocks: "), "{words}");
     assert!(daemon.terminate().success());
     let _next = home.serve(&[]);
     assert_eq!(json(&home, &["cache", "ls"])["entries"], json!([]));

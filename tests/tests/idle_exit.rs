@@ -18,7 +18,7 @@ async fn calls_of_any_kind_keep_it_and_looking_at_its_health_does_not() {
     let _daemon = home.serve(&["--idle-exit", &format!("{}s", LIMIT.as_secs())]);
     let begun = Instant::now();
     while begun.elapsed() < 2 * LIMIT {
-        let _ = home.run(&["tokenize", "ROMEO:"]).ok();
+        let _ = home.run(&["tokenize", "--prompt", "ROMEO:"]).ok();
         sleep(LIMIT / 10).await;
     }
     let endpoint = Endpoint::from_shared(format!("unix://{}", home.socket().display())).unwrap();

@@ -52,7 +52,7 @@ fn rows(response: &ExplainResponse) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("verdict", response.verdict().label().to_owned()),
         ("reason", reason(response.reason())),
-        ("cached", format!("{} of {} tokens", response.cached_tokens, response.prompt_tokens)),
+        ("cached", cached_of(response)),
         (
             "from",
             format!("memory {}, disk {}, joined {}", cached.memory, cached.disk, cached.joined),
@@ -62,6 +62,10 @@ fn rows(response: &ExplainResponse) -> Vec<(&'static str, String)> {
     ];
     rows.extend(response.divergence.as_ref().map(|found| ("parting", summary::parting(found))));
     rows
+}
+
+fn cached_of(response: &ExplainResponse) -> String {
+    format!("{} of {}", response.cached_tokens, render::counted(response.prompt_tokens, "token"))
 }
 
 fn table(relatives: &[Relative]) -> String {

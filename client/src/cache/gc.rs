@@ -15,8 +15,8 @@ pub(crate) async fn run(session: &Session) -> Outcome {
 
 fn text(freed: &GcResponse) -> String {
     format!(
-        "removed {} files: {} in memory, {} on disk",
-        freed.files,
+        "removed {}: {} in memory, {} on disk",
+        render::counted(freed.files, "file"),
         render::bytes(freed.memory_bytes),
         render::bytes(freed.disk_bytes),
     )

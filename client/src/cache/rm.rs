@@ -32,9 +32,9 @@ pub(crate) async fn run(args: RmArgs, session: &Session) -> Outcome {
 
 fn text(removed: &RemoveResponse) -> String {
     format!(
-        "removed {} prompts, {} blocks: {} in memory, {} on disk",
-        removed.entries,
-        removed.blocks,
+        "removed {}, {}: {} in memory, {} on disk",
+        render::counted(removed.entries, "prompt"),
+        render::counted(removed.blocks, "block"),
         render::bytes(removed.memory_bytes),
         render::bytes(removed.disk_bytes),
     )

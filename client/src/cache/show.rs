@@ -25,7 +25,7 @@ pub(crate) async fn run(args: ShowArgs, session: &Session) -> Outcome {
 fn rows(response: &CacheServiceGetResponse) -> Vec<(&'static str, String)> {
     let entry = response.entry.clone().unwrap_or_default();
     let mut rows = about(&entry);
-    rows.push(("in memory", share(&response.blocks, |block| block.memory)));
+    rows.push(("in reach", share(&response.blocks, |block| block.memory)));
     rows.push(("on disk", share(&response.blocks, |block| block.disk)));
     let text = if response.text.is_empty() { &entry.preview } else { &response.text };
     rows.push(("text", format!("{text:?}")));
@@ -41,6 +41,7 @@ fn about(entry: &CacheEntry) -> Vec<(&'static str, String)> {
         ("KV", entry.kv_dtype.clone()),
         ("tokens", entry.tokens.to_string()),
         ("memory", render::bytes(entry.memory_bytes)),
+        ("mapped", render::bytes(entry.mapped_bytes)),
         ("disk", render::bytes(entry.disk_bytes)),
         ("record", if entry.record { "yes" } else { "no" }.to_owned()),
         ("created", render::ago(entry.created)),
@@ -49,5 +50,6 @@ fn about(entry: &CacheEntry) -> Vec<(&'static str, String)> {
 }
 
 fn share(blocks: &[CacheBlock], has: impl Fn(&CacheBlock) -> bool) -> String {
-    format!("{} of {} blocks", blocks.iter().filter(|block| has(block)).count(), blocks.len())
+    let held = blocks.iter().filter(|block| has(block)).count();
+    format!("{held} of {}", render::counted(blocks.len() as u64, "block"))
 }

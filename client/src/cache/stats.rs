@@ -25,8 +25,8 @@ fn rows(stats: &StatsResponse) -> Vec<(&'static str, String)> {
         ("on disk", render::budget(stats.disk)),
         ("of running", render::budget(stats.active)),
         ("to be written", render::budget(stats.write_queue)),
-        ("mapped", format!("{} segments", mappings.used)),
-        ("quarantined", format!("{} segments", stats.quarantined)),
+        ("mapped", render::counted(mappings.used, "segment")),
+        ("quarantined", render::counted(stats.quarantined, "segment")),
         ("reused", reused(stats)),
         (
             "folder",

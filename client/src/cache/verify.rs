@@ -14,7 +14,10 @@ pub(crate) async fn run(session: &Session) -> Outcome {
 }
 
 fn text(read: &VerifyResponse) -> String {
-    let size = render::bytes(read.bytes);
-    let (segments, records) = (read.segments, read.records);
-    format!("{segments} segments and {records} records are sound ({size} read)")
+    format!(
+        "sound: {}, {} ({} read)",
+        render::counted(read.segments, "segment"),
+        render::counted(read.records, "record"),
+        render::bytes(read.bytes),
+    )
 }
