@@ -18,6 +18,7 @@ use tonic_health::pb::health_client::HealthClient;
 #[derive(Debug, Clone)]
 pub struct Connection {
     channel: Channel,
+    socket: PathBuf,
 }
 
 /// Why there is no connection.
@@ -66,7 +67,13 @@ impl Connection {
             Err(error) => Err(error),
         };
         let channel = connected.map_err(|error| explain(path, error))?;
-        Ok(Self { channel })
+        Ok(Self { channel, socket: path.to_owned() })
+    }
+
+    /// The socket that it was opened on.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// Runs models.

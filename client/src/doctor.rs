@@ -63,7 +63,7 @@ pub(crate) async fn run(session: &Session) -> Outcome {
     let mut checks = vec![socket(&session.socket), folder(&session.socket)];
     match session.connect().await {
         Ok(connection) => checks.extend(daemon(&connection, session).await),
-        Err(failure) => checks.push(unreachable(&session.socket, &failure.to_string())),
+        Err(failure) => checks.push(unreachable(&session.socket, failure)),
     }
     checks.push(program(session).await);
     if session.json {
@@ -122,12 +122,15 @@ fn folder(socket: &SocketPath) -> Check {
     }
 }
 
-fn unreachable(socket: &SocketPath, failure: &str) -> Check {
+/// On the default socket `sample` and `warm` help themselves.
+fn unreachable(socket: &SocketPath, failure: Failure) -> Check {
+    let (found, advice) = match failure {
+        Failure::Connect { error, advice } if error.is_no_daemon() => (error.to_string(), advice),
+        failure => (failure.to_string(), "look into the daemon's log".to_owned()),
+    };
     match socket.origin() {
-        Origin::Default => Check::warn("daemon", failure, "`sample` and `warm` will start one"),
-        _ => {
-            Check::fail("daemon", failure, format!("tinygptd --socket {}", socket.path().display()))
-        }
+        Origin::Default => Check::warn("daemon", found, advice),
+        Origin::Explicit | Origin::Environment => Check::fail("daemon", found, advice),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Talking to tinygptd: the small library under `tinygpt-client`.
 //!
 //! A program in Rust that wants the daemon's help needs three things that the generated stubs do
-//! not give: the way to the socket ([`connect`]), a daemon behind it when none runs yet
-//! ([`start`]), and patience while that daemon loads its model ([`ready`]).
+//! not give: the way to the socket ([`connect`]), a daemon behind it when none runs yet ([`start`])
+//! or the one that is in its way ([`holder`]), and patience while it loads its model ([`ready`]).
 //! The commands themselves are in the binary; what their exit status means is in [`exit`], so that
 //! programs which run the binary can name it.
 //!
@@ -24,7 +24,6 @@
 
 pub mod connect;
 pub mod exit;
+pub mod holder;
 pub mod ready;
 pub mod start;
-
-mod holder;

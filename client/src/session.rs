@@ -6,6 +6,7 @@ use std::time::Duration;
 use indicatif::HumanCount;
 use prost::Message;
 use tinygpt_client::connect::{ConnectError, Connection};
+use tinygpt_client::holder::Holder;
 use tinygpt_client::start::Launch;
 use tinygpt_proto::socket::{Origin, SocketPath};
 use tinygpt_proto::{MAX_MESSAGE_BYTES, VERSION_HEADER};
@@ -51,7 +52,10 @@ impl Session {
 
     /// Connects to a daemon that runs.
     pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
-        Connection::open(&self.socket).await.map_err(|error| self.unreachable(error))
+        match Connection::open(&self.socket).await {
+            Ok(connection) => Ok(connection),
+            Err(error) => Err(self.unreachable(error).await),
+        }
     }
 
     /// Connects; starts a daemon when none runs and the socket is the default one or `forced`.
@@ -62,26 +66,55 @@ impl Session {
         };
         let allowed = forced || self.socket.origin() == Origin::Default;
         if !allowed || !error.is_no_daemon() {
-            return Err(self.unreachable(error));
+            return Err(self.unreachable(error).await);
         }
         let launch = Launch::find(&self.socket)?;
         self.say(&format!("starting {} (log: {})", launch.program.display(), launch.log.display()));
-        Ok(launch.run(self.timeout.unwrap_or(START)).await?)
+        let connection = launch.run(self.timeout.unwrap_or(START)).await?;
+        if connection.socket() != self.socket.path()
+            && let Some(holder) = self.holder().await
+        {
+            self.say(&holder.to_string());
+        }
+        Ok(connection)
     }
 
     /// No connection, and what to do about it.
-    pub(crate) fn unreachable(&self, error: ConnectError) -> Failure {
-        let advice = match self.socket.origin() {
-            _ if !error.is_no_daemon() => String::new(),
-            Origin::Default => {
-                "start one with `tinygptd`; `sample` and `warm` do so by themselves".into()
-            }
-            Origin::Explicit | Origin::Environment => format!(
-                "start one with `tinygptd --socket {}`; `sample` and `warm` do so with --start",
-                self.socket.path().display(),
-            ),
+    pub(crate) async fn unreachable(&self, error: ConnectError) -> Failure {
+        let advice = match error.is_no_daemon() {
+            true => self.advice().await,
+            false => String::new(),
         };
         Failure::Connect { error, advice }
+    }
+
+    /// What to do where no daemon answers. One that holds the cache is in the way of another.
+    async fn advice(&self) -> String {
+        let how = match self.socket.origin() {
+            Origin::Default => "by themselves",
+            Origin::Explicit | Origin::Environment => "with --start",
+        };
+        if let Some(holder) = self.holder().await {
+            let socket = holder.socket.display();
+            return format!(
+                "{holder}: use `--socket {socket}`; `sample` and `warm` go there {how}"
+            );
+        }
+        let socket = match self.socket.origin() {
+            Origin::Default => String::new(),
+            _ => format!(" --socket {}", self.socket.path().display()),
+        };
+        format!("start one with `tinygptd{socket}`; `sample` and `warm` do so {how}")
+    }
+
+    /// The daemon that holds the cache which one started here would use, when it answers.
+    async fn holder(&self) -> Option<Holder> {
+        let launch = Launch::find(&self.socket).ok()?;
+        let found = async {
+            let holder = Holder::named_for(&launch.program).await?;
+            holder.answers().await.then_some(holder)
+        };
+        timeout(self.timeout.unwrap_or(GLANCE), found).await.ok().flatten()
     }
 
     /// A request that carries the deadline. What is too large for one message is refused here: in

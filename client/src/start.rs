@@ -23,7 +23,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout_at};
 
 use crate::connect::Connection;
-use crate::holder;
+use crate::holder::Holder;
 use crate::ready::{self, Readiness};
 
 /// The daemon's file name.
@@ -115,7 +115,8 @@ impl Launch {
         Ok(Self { program, socket: socket.clone(), log: log_path(socket) })
     }
 
-    /// Launches the daemon and waits until one serves: this one, or the one that it met.
+    /// Launches the daemon and waits until one serves: this one, or the one that it met, which may
+    /// listen elsewhere.
     ///
     /// # Errors
     /// When the daemon cannot be launched, ends, or does not serve within `patience`.
@@ -131,8 +132,9 @@ impl Launch {
         if status.code() != Some(BUSY) {
             return Err(self.ended(status, begin));
         }
-        let holder = timeout_at(deadline, holder::socket(&self.program)).await.ok().flatten();
-        self.reach(holder.as_deref(), deadline, patience).await
+        let holder = timeout_at(deadline, Holder::named_for(&self.program)).await.ok().flatten();
+        let elsewhere = holder.as_ref().map(|holder| &*holder.socket);
+        self.reach(elsewhere, deadline, patience).await
     }
 
     /// Connects to the daemon on our socket or on that of the cache's `holder`, whichever answers first, and waits

@@ -26,8 +26,10 @@ pub(crate) struct WaitArgs {
 pub(crate) async fn run(args: WaitArgs, session: &Session) -> Outcome {
     let patience = session.timeout.unwrap_or(PATIENCE);
     let start = Instant::now();
-    let connection = ready::connect(session.socket.path(), None, start + patience).await;
-    let connection = connection.map_err(|error| session.unreachable(error))?;
+    let connection = match ready::connect(session.socket.path(), None, start + patience).await {
+        Ok(connection) => connection,
+        Err(error) => return Err(session.unreachable(error).await),
+    };
     if args.ready
         && let Readiness::Not(state) = ready::wait(&connection, start + patience).await
     {

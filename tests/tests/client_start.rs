@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use rustix::process::{Pid, getpgid};
+use rustix::process::{Pid, Signal, getpgid, kill_process};
 use tinygpt_client::exit::Exit;
 use tinygpt_tests::client::{Answer, Installed, finish};
-use tinygpt_tests::process::Home;
+use tinygpt_tests::process::{Home, until};
 
 const SAMPLE: [&str; 5] = ["sample", "-n", "4", "--prompt", "ROMEO:"];
 
@@ -59,7 +59,7 @@ fn only_what_needs_a_model_starts_a_daemon() {
         &["status"][..],
         &["models"],
         &["cache", "ls"],
-        &["tokenize", "x"],
+        &["tokenize", "--prompt", "x"],
         &["score", "--prompt", "x"],
     ] {
         installed.run(command).failed(Exit::NoDaemon, "`sample` and `warm` do so by themselves");
@@ -96,7 +96,39 @@ fn a_client_that_finds_the_cache_taken_goes_to_whoever_has_it() {
     let _ = installed.run(&elsewhere).ok();
     let answer = installed.run(&SAMPLE).ok();
     assert!(answer.stderr.contains("FULL_MEMORY"), "the same daemon answered: {}", answer.stderr);
+    assert!(answer.stderr.contains(&held(&home)), "it is said where: {}", answer.stderr);
     assert_eq!(daemons(&home.path("bin/tinygptd").canonicalize().unwrap()), 1);
+}
+
+/// What a client says of the daemon on the home's own socket, when it holds the default cache.
+fn held(home: &Home) -> String {
+    let pid = Installed::daemon_on(&home.socket()).unwrap();
+    let (cache, socket) = (home.path(".cache/tinygpt"), home.socket());
+    let (cache, socket) = (cache.display(), socket.display());
+    format!("the cache in {cache} is held by process {pid}, which answers on {socket}")
+}
+
+#[test]
+fn whoever_asks_at_a_socket_without_a_daemon_is_told_of_the_one_that_holds_the_cache() {
+    let home = Home::new();
+    let installed = Installed::in_home(&home);
+    let socket = home.socket().display().to_string();
+    let _ = installed.run(&["--socket", &socket, "warm", "--start", "--prompt", "ROMEO:"]).ok();
+    let words = held(&home);
+    for command in [&["status"][..], &["cache", "ls"], &["wait", "--timeout", "0.1"]] {
+        let answer = installed.run(command);
+        answer.failed(Exit::NoDaemon, &words);
+        answer.failed(Exit::NoDaemon, &format!("use `--socket {socket}`"));
+    }
+    let doctor = installed.run(&["doctor"]).ok().stdout;
+    assert!(doctor.contains("warn  daemon") && doctor.contains(&words), "{doctor}");
+    assert!(!doctor.contains("start one"), "it would only meet the other: {doctor}");
+    let pid = Pid::from_raw(Installed::daemon_on(&home.socket()).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    until("gone", || daemons(&home.path("bin/tinygptd").canonicalize().unwrap()) == 0);
+    let answer = installed.run(&["status"]);
+    answer.failed(Exit::NoDaemon, "start one with `tinygptd`");
+    assert!(!answer.stderr.contains("is held by"), "words outlive their daemon: {}", answer.stderr);
 }
 
 #[test]
