@@ -61,7 +61,6 @@ pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
-use crate::model::host::Host;
 use crate::model::identity::{Identities, Stamp};
 use crate::store::{Family, Restored, StoreHandle};
 
@@ -89,7 +88,7 @@ pub struct Settings {
 struct Engine {
     settings: Settings,
     source: Source,
-    host: Host,
+    pool: Arc<Pool>,
     pace: Pace,
     store: Option<StoreHandle>,
     identities: Option<Identities>,
@@ -176,7 +175,7 @@ fn live(
     let engine = Engine {
         index: Index::new(settings.cache_budget),
         settings,
-        host: Host::new(pool, source.numerics),
+        pool,
         pace: Pace::default(),
         source,
         store,
@@ -314,7 +313,7 @@ impl Engine {
         };
         self.state.send_replace(State::Loading);
         let identities = self.identities.as_ref();
-        match self.source.load(self.generation + 1, self.host.pool(), identities) {
+        match self.source.load(self.generation + 1, &self.pool, identities) {
             Ok(loaded) => {
                 self.generation += 1;
                 self.stale = false;

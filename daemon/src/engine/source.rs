@@ -16,8 +16,9 @@ use super::handle::ModelInfo;
 use crate::kv::codec::Codec;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
+use crate::model::host::Host;
 use crate::model::identity::{self, Identities, Stamp};
-use crate::model::load::{Checkpoint, LoadError};
+use crate::model::load::{Checkpoint, LoadError, Weights};
 use crate::model::{Model, Numerics, assemble, load};
 use crate::sys::file::will_need;
 
@@ -98,7 +99,7 @@ impl Source {
     pub(super) fn load(
         &self,
         generation: u64,
-        pool: &Pool,
+        pool: &Arc<Pool>,
         identities: Option<&Identities>,
     ) -> Result<Loaded, SourceError> {
         let started = Instant::now();
@@ -109,7 +110,7 @@ impl Source {
                 bytes: load::BUILTIN.len() as u64,
                 stamp: None,
             };
-            return Ok(self.assemble(checkpoint, file, generation, started.elapsed()));
+            return Ok(self.assemble(checkpoint, file, (generation, pool), started));
         };
         let unreadable = |error| SourceError::Read { path: path.clone(), error };
         let file = File::open(path).map_err(unreadable)?;
@@ -129,7 +130,7 @@ impl Source {
             remember(identities, stamp, weights);
         }
         let file = Contents { weights, bytes, stamp: Some(stamp) };
-        Ok(self.assemble(checkpoint, file, generation, started.elapsed()))
+        Ok(self.assemble(checkpoint, file, (generation, pool), started))
     }
 
     /// Whether there is no file any more.
@@ -175,8 +176,8 @@ impl Source {
         &self,
         checkpoint: Checkpoint,
         file: Contents,
-        generation: u64,
-        load: Duration,
+        (generation, pool): (u64, &Arc<Pool>),
+        started: Instant,
     ) -> Loaded {
         let fields = Fields {
             weights: file.weights,
@@ -188,7 +189,11 @@ impl Source {
             rope: Digest::of("rope", b"as configured"),
             ..Fields::default()
         };
-        let model = assemble(checkpoint.weights);
+        let weights = &checkpoint.weights;
+        let weight_bytes = total(weights, Matrix::bytes, size_of::<f32>());
+        let parameters = total(weights, |matrix| matrix.n() * matrix.k(), 1);
+        let host = Host::new(Arc::clone(pool), self.numerics);
+        let model = assemble(checkpoint.weights, host);
         let layers = model.layers();
         let layouts = Codec::ALL.map(|codec| Arc::new(Layout::new(codec, &layers))).to_vec();
         let info = ModelInfo {
@@ -201,9 +206,9 @@ impl Source {
             context: model.context(),
             vocab: model.vocab(),
             file_bytes: file.bytes,
-            weight_bytes: total(model.as_ref(), Matrix::bytes, size_of::<f32>()),
-            parameters: total(model.as_ref(), |matrix| matrix.n() * matrix.k(), 1),
-            load,
+            weight_bytes,
+            parameters,
+            load: started.elapsed(),
             width: model.width(),
             heads: model.heads(),
             vocabulary: checkpoint.vocabulary,
@@ -224,8 +229,8 @@ fn remember(identities: Option<&Identities>, stamp: Stamp, weights: Digest) {
 }
 
 /// A sum over all weights: `of` each matrix, `each` element of a vector.
-fn total(model: &dyn Model, of: impl Fn(&Matrix) -> usize, each: usize) -> u64 {
-    let matrices: usize = model.matrices().into_iter().map(of).sum();
-    let elements: usize = model.vectors().into_iter().map(<[f32]>::len).sum();
+fn total(weights: &Weights, of: impl Fn(&Matrix) -> usize, each: usize) -> u64 {
+    let matrices: usize = weights.matrices().into_iter().map(of).sum();
+    let elements: usize = weights.vectors().into_iter().map(<[f32]>::len).sum();
     (matrices + each * elements) as u64
 }

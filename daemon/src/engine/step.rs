@@ -111,7 +111,7 @@ impl Engine {
         let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|(m, _)| m == at);
         let sequences = self.sequences.iter_mut().enumerate().filter(chosen);
         let mut kv: Vec<_> = sequences.map(|(_, sequence)| &mut sequence.kv).collect();
-        self.loaded.model.forward(&self.host, batch, &mut kv).to_vec()
+        self.loaded.model.forward(batch, &mut kv).to_vec()
     }
 
     /// Counts the rows that `at` has computed, and does what follows from them.
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     fn sample(&mut self, at: usize, hidden: &[f32]) {
-        let logits = self.loaded.model.head(&self.host, hidden);
+        let logits = self.loaded.model.head(hidden);
         let context = self.loaded.info.context;
         let sequence = &mut self.sequences[at];
         let position = sequence.tokens.len();
@@ -173,7 +173,7 @@ impl Engine {
 
     /// Tells the log-probability of the token after each row.
     fn score(&mut self, at: usize, start: usize, hidden: &[f32], top: usize, done: bool) {
-        let logits = self.loaded.model.head(&self.host, hidden);
+        let logits = self.loaded.model.head(hidden);
         let sequence = &self.sequences[at];
         for (row, logits) in logits.chunks_exact(self.loaded.info.vocab).enumerate() {
             let id = sequence.tokens[start + row + 1];

@@ -3,7 +3,8 @@
 
 use tinygpt_kernels::Matrix;
 
-use super::host::{Buffer, Host, positions};
+use super::executor::{Executor, positions};
+use super::host::Buffer;
 use super::load::{GptBlock, GptWeights, Linear, Norm};
 use super::{Batch, Model};
 use crate::kv::layout::{LayerShape, Window};
@@ -11,57 +12,85 @@ use crate::kv::seq::KvSeq;
 
 /// A TinyGPT model.
 #[derive(Debug)]
-pub struct Gpt {
-    weights: GptWeights,
+pub struct Gpt<E: Executor> {
+    executor: E,
+    weights: GptWeights<E::Matrix, E::Vector>,
 }
 
-impl Gpt {
-    /// The model over `weights`.
-    pub fn new(weights: GptWeights) -> Self {
-        Self { weights }
+impl<E: Executor> Gpt<E> {
+    /// The model over `weights`, which `executor` runs.
+    pub fn new(weights: GptWeights, executor: E) -> Self {
+        Self { weights: weights.place(&executor), executor }
     }
 
-    /// Token embedding plus position embedding: `[T][C]`.
-    fn embed<'h>(&self, host: &'h Host, batch: &Batch, kv: &[&mut KvSeq]) -> Buffer<'h> {
-        let width = self.width();
-        let mut x = host.embed(&batch.tokens, &self.weights.token_embedding);
-        for (row, position) in x.chunks_exact_mut(width).zip(positions(batch, kv)) {
-            let learned = &self.weights.position_embedding[position as usize * width..][..width];
-            host.add(row, learned, width);
-        }
-        x
-    }
-
-    fn block(
-        &self,
-        host: &Host,
+    fn block<'e>(
+        &'e self,
         layer: usize,
-        block: &GptBlock,
-        x: &mut [f32],
+        x: &mut E::Rows<'e>,
         batch: &Batch,
         kv: &mut [&mut KvSeq],
     ) {
-        let config = &self.weights.config;
-        let width = config.width;
-        let normed = host.norm(x, &block.norm1, config.eps);
-        let input = host.input(&normed, width);
-        let [q, k, v] = [&block.q, &block.k, &block.v].map(|w| input.linear(w));
-        let attended = host.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        host.add(x, &host.input(&attended, width).linear(&block.o), width);
+        let (e, config, block) =
+            (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
+        let input = e.input(e.norm(x, &block.norm1, config.eps));
+        let [q, k, v] = [&block.q, &block.k, &block.v].map(|w| e.linear(&input, w));
+        let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
+        e.add(x, &e.linear(&e.input(attended), &block.o));
 
-        let normed = host.norm(x, &block.norm2, config.eps);
-        let mut inner = host.input(&normed, width).linear(&block.fc_in);
-        let hidden = block.fc_in.weight.n();
-        host.gelu(&mut inner, hidden);
-        host.add(x, &host.input(&inner, hidden).linear(&block.fc_out), width);
+        let input = e.input(e.norm(x, &block.norm2, config.eps));
+        let mut inner = e.linear(&input, &block.fc_in);
+        e.gelu(&mut inner);
+        e.add(x, &e.linear(&e.input(inner), &block.fc_out));
     }
 }
 
-fn linears(block: &GptBlock) -> [&Linear; 6] {
-    [&block.q, &block.k, &block.v, &block.o, &block.fc_in, &block.fc_out]
+impl GptWeights {
+    /// The same weights, where `executor` keeps them.
+    fn place<E: Executor>(self, executor: &E) -> GptWeights<E::Matrix, E::Vector> {
+        GptWeights {
+            config: self.config,
+            token_embedding: executor.matrix(self.token_embedding),
+            position_embedding: executor.vector(self.position_embedding),
+            final_norm: self.final_norm.place(executor),
+            blocks: self.blocks.into_iter().map(|block| block.place(executor)).collect(),
+        }
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&Matrix> {
+        let linears = self.blocks.iter().flat_map(GptBlock::linears);
+        let blocks = linears.map(|linear| &linear.weight);
+        std::iter::once(&self.token_embedding).chain(blocks).collect()
+    }
+
+    pub(super) fn vectors(&self) -> Vec<&[f32]> {
+        let norms = self.blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]);
+        let linears = self.blocks.iter().flat_map(GptBlock::linears);
+        let biases = linears.filter_map(|linear| linear.bias.as_deref());
+        let norms = norms.chain([&self.final_norm]).flat_map(Norm::vectors);
+        norms.chain(biases).chain([&*self.position_embedding]).collect()
+    }
 }
 
-impl Model for Gpt {
+impl GptBlock {
+    fn place<E: Executor>(self, executor: &E) -> GptBlock<E::Matrix, E::Vector> {
+        GptBlock {
+            norm1: self.norm1.place(executor),
+            q: self.q.place(executor),
+            k: self.k.place(executor),
+            v: self.v.place(executor),
+            o: self.o.place(executor),
+            norm2: self.norm2.place(executor),
+            fc_in: self.fc_in.place(executor),
+            fc_out: self.fc_out.place(executor),
+        }
+    }
+
+    fn linears(&self) -> [&Linear; 6] {
+        [&self.q, &self.k, &self.v, &self.o, &self.fc_in, &self.fc_out]
+    }
+}
+
+impl<E: Executor> Model for Gpt<E> {
     fn width(&self) -> usize {
         self.weights.config.width
     }
@@ -78,20 +107,6 @@ impl Model for Gpt {
         self.weights.config.context
     }
 
-    fn matrices(&self) -> Vec<&Matrix> {
-        let linears = self.weights.blocks.iter().flat_map(linears);
-        let blocks = linears.map(|linear| &linear.weight);
-        std::iter::once(&self.weights.token_embedding).chain(blocks).collect()
-    }
-
-    fn vectors(&self) -> Vec<&[f32]> {
-        let GptWeights { position_embedding, final_norm, blocks, .. } = &self.weights;
-        let norms =
-            blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]).chain([final_norm]);
-        let biases = blocks.iter().flat_map(linears).filter_map(|linear| linear.bias.as_deref());
-        norms.flat_map(Norm::vectors).chain(biases).chain([&**position_embedding]).collect()
-    }
-
     fn layers(&self) -> Vec<(LayerShape, Window)> {
         let config = &self.weights.config;
         let dim = config.width / config.heads;
@@ -99,16 +114,20 @@ impl Model for Gpt {
         vec![(shape, Window::Full); config.layers]
     }
 
-    fn forward<'h>(&self, host: &'h Host, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'h> {
-        let mut x = self.embed(host, batch, kv);
-        for (layer, block) in self.weights.blocks.iter().enumerate() {
-            self.block(host, layer, block, &mut x, batch, kv);
+    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'_> {
+        let (e, weights) = (&self.executor, &self.weights);
+        let mut x = e.embed(&batch.tokens, &weights.token_embedding);
+        e.add_learned(&mut x, &weights.position_embedding, &positions(batch, kv));
+        for layer in 0..weights.blocks.len() {
+            self.block(layer, &mut x, batch, kv);
         }
-        let wanted = host.gather(&x, self.width(), &batch.wanted);
-        host.norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
+        let wanted = e.gather(&x, &batch.wanted);
+        e.download(e.norm(&wanted, &weights.final_norm, weights.config.eps))
     }
 
-    fn head<'h>(&self, host: &'h Host, hidden: &[f32]) -> Buffer<'h> {
-        host.input(hidden, self.width()).product(&self.weights.token_embedding, None)
+    fn head(&self, hidden: &[f32]) -> Buffer<'_> {
+        let (e, weights) = (&self.executor, &self.weights);
+        let input = e.input(e.upload(hidden, self.width()));
+        e.download(e.product(&input, &weights.token_embedding))
     }
 }

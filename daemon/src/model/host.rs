@@ -1,6 +1,4 @@
-//! The operations that architectures are written in, on this machine's processor.
-//!
-//! Shapes: T rows, C width, H query heads, G KV heads, D head size, N outputs.
+//! The executor that is this machine's processor.
 //!
 //! Results lie in [`Buffer`]s, which a [`Host`] lends and takes back when they are dropped: a step
 //! of a size that was run before allocates nothing for them.
@@ -11,6 +9,7 @@ use std::sync::Arc;
 
 use tinygpt_kernels::{Matrix, Pool, Quantized, Rope, Sequence, Shape, act, linear_fast, norm};
 
+use super::executor::Executor;
 use super::load::{Linear, Norm};
 use super::{Batch, Numerics};
 use crate::kv::seq::KvSeq;
@@ -24,21 +23,29 @@ pub struct Host {
     spare_quantized: RefCell<Vec<Quantized>>,
 }
 
-/// Numbers that go back to their [`Host`].
+/// Numbers `[T][width]` that go back to their [`Host`].
 #[derive(Debug)]
 pub struct Buffer<'h> {
     host: &'h Host,
     memory: Vec<f32>,
     len: usize,
+    width: usize,
 }
 
-/// Rows `[T][K]` on their way into products: as they are, and as 8-bit integers where the numerics
-/// want these. Made once for all the products that read them.
+/// Rows on their way into products: as they are, and as 8-bit integers where the numerics want
+/// these.
 #[derive(Debug)]
-pub struct Input<'h, 'x> {
+pub struct Input<'h> {
     host: &'h Host,
-    x: &'x [f32],
+    x: Buffer<'h>,
     quantized: Option<Quantized>,
+}
+
+/// Where rows are to be turned.
+#[derive(Debug)]
+pub struct Angles<'h> {
+    rope: &'h Rope,
+    positions: Vec<u32>,
 }
 
 impl Host {
@@ -47,13 +54,9 @@ impl Host {
         Self { pool, numerics, spare: RefCell::default(), spare_quantized: RefCell::default() }
     }
 
-    /// The compute pool.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// Room for `len` numbers, which hold anything.
-    fn buffer(&self, len: usize) -> Buffer<'_> {
+    /// Room for `rows` rows of `width` numbers, which hold anything.
+    fn buffer(&self, rows: usize, width: usize) -> Buffer<'_> {
+        let len = rows * width;
         let mut spare = self.spare.borrow_mut();
         let size = |at: &usize| spare[*at].len();
         let fits = (0..spare.len()).filter(|at| size(at) >= len).min_by_key(size);
@@ -62,22 +65,63 @@ impl Host {
         if memory.len() < len {
             memory = vec![0.0; len];
         }
-        Buffer { host: self, memory, len }
+        Buffer { host: self, memory, len, width }
     }
 
-    /// The rows `[T][C]` of an embedding matrix `[V][C]`.
-    pub fn embed(&self, tokens: &[u32], embedding: &Matrix) -> Buffer<'_> {
-        let mut out = self.buffer(tokens.len() * embedding.k());
+    /// Weights that are plain numbers take the rows as they are under every numerics.
+    fn multiply(&self, x: &Input<'_>, weight: &Matrix, bias: Option<&[f32]>) -> Buffer<'_> {
+        let rows = x.x.rows();
+        let mut out = self.buffer(rows, weight.n());
+        match &x.quantized {
+            Some(x) if weight.is_quantised() => linear_fast(&self.pool, x, weight, bias, &mut out),
+            _ => tinygpt_kernels::linear(&self.pool, &x.x, rows, weight, bias, &mut out),
+        }
+        out
+    }
+}
+
+impl Executor for Host {
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+    type Rows<'h> = Buffer<'h>;
+    type Input<'h> = Input<'h>;
+    type Angles<'h> = Angles<'h>;
+
+    fn matrix(&self, packed: Matrix) -> Matrix {
+        packed
+    }
+
+    fn vector(&self, numbers: Vec<f32>) -> Vec<f32> {
+        numbers
+    }
+
+    fn embed(&self, tokens: &[u32], embedding: &Matrix) -> Buffer<'_> {
+        let mut out = self.buffer(tokens.len(), embedding.k());
         for (row, token) in out.chunks_exact_mut(embedding.k()).zip(tokens) {
             embedding.row(*token as usize, row);
         }
         out
     }
 
-    /// RMSNorm, or LayerNorm where there is a bias: `out [T][C]`.
-    pub fn norm(&self, x: &[f32], layer: &Norm, eps: f32) -> Buffer<'_> {
-        let width = layer.weight.len();
-        let mut out = self.buffer(x.len());
+    fn add_learned(&self, x: &mut Buffer<'_>, table: &Vec<f32>, positions: &[u32]) {
+        let width = x.width;
+        for (row, position) in x.chunks_exact_mut(width).zip(positions) {
+            norm::add(row, &table[*position as usize * width..][..width]);
+        }
+    }
+
+    fn gather<'h>(&'h self, x: &Buffer<'h>, wanted: &[usize]) -> Buffer<'h> {
+        let width = x.width;
+        let mut out = self.buffer(wanted.len(), width);
+        for (out, row) in out.chunks_exact_mut(width).zip(wanted) {
+            out.copy_from_slice(&x[row * width..(row + 1) * width]);
+        }
+        out
+    }
+
+    fn norm<'h>(&'h self, x: &Buffer<'h>, layer: &Norm, eps: f32) -> Buffer<'h> {
+        let mut out = self.buffer(x.rows(), x.width);
+        let (x, width): (&[f32], _) = (x, x.width);
         self.pool.rows(&mut out, width, |first, out| {
             let x = &x[first * width..][..out.len()];
             match &layer.bias {
@@ -88,20 +132,32 @@ impl Host {
         out
     }
 
-    /// Rows of `k` for products with weights that may be quantised.
-    pub fn input<'x>(&self, x: &'x [f32], k: usize) -> Input<'_, 'x> {
-        let is_fast = self.numerics == Numerics::Fast && k.is_multiple_of(Quantized::BLOCK);
+    fn input<'h>(&'h self, x: Buffer<'h>) -> Input<'h> {
+        let is_fast = self.numerics == Numerics::Fast && x.width.is_multiple_of(Quantized::BLOCK);
         let quantized = is_fast.then(|| {
             let mut rows = self.spare_quantized.borrow_mut().pop().unwrap_or_default();
-            rows.fill(&self.pool, x, k);
+            rows.fill(&self.pool, &x, x.width);
             rows
         });
         Input { host: self, x, quantized }
     }
 
-    /// `silu(gate) * up`, rows `[T][N]` of `width`.
-    pub fn silu_mul(&self, gate: &[f32], up: &[f32], width: usize) -> Buffer<'_> {
-        let mut out = self.buffer(gate.len());
+    fn linear<'h>(&'h self, x: &Input<'h>, layer: &Linear) -> Buffer<'h> {
+        self.multiply(x, &layer.weight, layer.bias.as_deref())
+    }
+
+    fn product<'h>(&'h self, x: &Input<'h>, weight: &Matrix) -> Buffer<'h> {
+        self.multiply(x, weight, None)
+    }
+
+    fn add<'h>(&'h self, x: &mut Buffer<'h>, y: &Buffer<'h>) {
+        let (y, width): (&[f32], _) = (y, y.width);
+        self.pool.rows(x, width, |first, x| norm::add(x, &y[first * width..][..x.len()]));
+    }
+
+    fn silu_mul<'h>(&'h self, gate: &Buffer<'h>, up: &Buffer<'h>) -> Buffer<'h> {
+        let mut out = self.buffer(gate.rows(), gate.width);
+        let (gate, up, width): (&[f32], &[f32], _) = (gate, up, gate.width);
         self.pool.rows(&mut out, width, |first, out| {
             let rows = first * width..first * width + out.len();
             act::silu_mul(&gate[rows.clone()], &up[rows], out);
@@ -109,45 +165,36 @@ impl Host {
         out
     }
 
-    /// `x = gelu(x)`, rows `[T][N]` of `width`.
-    pub fn gelu(&self, x: &mut [f32], width: usize) {
+    fn gelu(&self, x: &mut Buffer<'_>) {
+        let width = x.width;
         self.pool.rows(x, width, |_, x| act::gelu_erf(x));
     }
 
-    /// `x += y`, rows of `width`.
-    pub fn add(&self, x: &mut [f32], y: &[f32], width: usize) {
-        self.pool.rows(x, width, |first, x| norm::add(x, &y[first * width..][..x.len()]));
+    fn angles<'h>(&'h self, rope: &'h Rope, positions: Vec<u32>) -> Angles<'h> {
+        Angles { rope, positions }
     }
 
-    /// Turns rows `x [T][H][D]` to their positions.
-    pub fn rotate(&self, rope: &Rope, x: &mut [f32], dim: usize, positions: &[u32]) {
-        let width = x.len() / positions.len().max(1);
-        self.pool.rows(x, width.max(1), |first, rows| {
-            let positions = &positions[first..first + rows.len() / width];
-            rope.apply(rows, width / dim, dim, positions);
+    fn rotate(&self, angles: &Angles<'_>, x: &mut Buffer<'_>, dim: usize) {
+        let width = x.width;
+        self.pool.rows(x, width, |first, rows| {
+            let positions = &angles.positions[first..first + rows.len() / width];
+            angles.rope.apply(rows, width / dim, dim, positions);
         });
     }
 
-    /// Writes the rows' keys `k [T][G*D]` and values `v [T][G*D]` into the caches, then attends
-    /// with `q [T][H*D]`, each row over its own sequence up to itself: `out [T][H*D]`.
-    ///
-    /// Rows are attended in stored form, never as they were computed, so that a row of this slice
-    /// counts for later rows exactly as it will for a later request.
-    pub fn attend(
-        &self,
+    fn attend<'h>(
+        &'h self,
         layer: usize,
         batch: &Batch,
         kv: &mut [&mut KvSeq],
         heads: usize,
-        [q, k, v]: [&[f32]; 3],
-    ) -> Buffer<'_> {
+        [q, k, v]: [&Buffer<'h>; 3],
+    ) -> Buffer<'h> {
         let Some(layout) = kv.first().map(|seq| seq.layout().clone()) else {
-            return self.buffer(0);
+            return self.buffer(0, q.width);
         };
-        let rows = layout.shape(layer);
-        let (k_row, v_row) = (rows.kv_heads * rows.k_dim, rows.kv_heads * rows.v_dim);
         for (slice, seq) in batch.slices.iter().zip(kv.iter_mut()) {
-            seq.write(layer, &k[scale(slice, k_row)], &v[scale(slice, v_row)]);
+            seq.write(layer, k.slice(slice), v.slice(slice));
         }
         let end = |(slice, seq): (&Range<usize>, &&mut KvSeq)| seq.len() + slice.len();
         let pairs = || batch.slices.iter().zip(kv.iter());
@@ -157,6 +204,7 @@ impl Host {
             first: seq.len(),
             blocks,
         });
+        let rows = layout.shape(layer);
         let shape = Shape {
             heads,
             kv_heads: rows.kv_heads,
@@ -165,42 +213,36 @@ impl Host {
             element: layout.codec().element(),
             scale: 1.0 / (rows.k_dim as f32).sqrt(),
         };
-        let mut out = self.buffer(batch.tokens.len() * heads * rows.v_dim);
+        let mut out = self.buffer(batch.tokens.len(), heads * rows.v_dim);
         let sequences: Vec<_> = sequences.collect();
         tinygpt_kernels::attend(&self.pool, &shape, &sequences, q, &mut out);
         out
     }
 
-    /// The rows `[T][C]` at `wanted`.
-    pub fn gather(&self, x: &[f32], width: usize, wanted: &[usize]) -> Buffer<'_> {
-        let mut out = self.buffer(wanted.len() * width);
-        for (out, row) in out.chunks_exact_mut(width).zip(wanted) {
-            out.copy_from_slice(&x[row * width..(row + 1) * width]);
-        }
+    fn upload(&self, numbers: &[f32], width: usize) -> Buffer<'_> {
+        let mut out = self.buffer(numbers.len() / width, width);
+        out.copy_from_slice(numbers);
         out
+    }
+
+    fn download<'h>(&'h self, x: Buffer<'h>) -> Buffer<'h> {
+        x
     }
 }
 
-impl<'h> Input<'h, '_> {
-    /// `out [T][N] = x [T][K] · Wᵀ + b`.
-    pub fn linear(&self, layer: &Linear) -> Buffer<'h> {
-        self.product(&layer.weight, layer.bias.as_deref())
+impl Buffer<'_> {
+    /// T.
+    fn rows(&self) -> usize {
+        self.len / self.width
     }
 
-    /// `out [T][N] = x [T][K] · Wᵀ + b` for a bare matrix. Weights that are plain numbers take the
-    /// rows as they are under every numerics.
-    pub fn product(&self, weight: &Matrix, bias: Option<&[f32]>) -> Buffer<'h> {
-        let (pool, rows) = (&self.host.pool, self.x.len() / weight.k());
-        let mut out = self.host.buffer(rows * weight.n());
-        match &self.quantized {
-            Some(x) if weight.is_quantised() => linear_fast(pool, x, weight, bias, &mut out),
-            _ => tinygpt_kernels::linear(pool, self.x, rows, weight, bias, &mut out),
-        }
-        out
+    /// The numbers of some rows.
+    fn slice(&self, rows: &Range<usize>) -> &[f32] {
+        &self[rows.start * self.width..rows.end * self.width]
     }
 }
 
-impl Drop for Input<'_, '_> {
+impl Drop for Input<'_> {
     fn drop(&mut self) {
         self.host.spare_quantized.borrow_mut().extend(self.quantized.take());
     }
@@ -224,18 +266,4 @@ impl Drop for Buffer<'_> {
     fn drop(&mut self) {
         self.host.spare.borrow_mut().push(std::mem::take(&mut self.memory));
     }
-}
-
-/// The position of each row of `batch`.
-pub fn positions(batch: &Batch, kv: &[&mut KvSeq]) -> Vec<u32> {
-    let row = |position| u32::try_from(position).expect("a context has fewer than 2^32 positions");
-    let slice = |(slice, seq): (&Range<usize>, &&mut KvSeq)| {
-        let first = seq.len();
-        (0..slice.len()).map(move |i| row(first + i))
-    };
-    batch.slices.iter().zip(kv).flat_map(slice).collect()
-}
-
-fn scale(rows: &Range<usize>, width: usize) -> Range<usize> {
-    rows.start * width..rows.end * width
 }

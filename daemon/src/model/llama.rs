@@ -2,7 +2,8 @@
 
 use tinygpt_kernels::{Convention, Matrix, Rope};
 
-use super::host::{Buffer, Host, positions};
+use super::executor::{Executor, positions};
+use super::host::Buffer;
 use super::load::{Linear, LlamaBlock, LlamaWeights, Norm, RopeLayout};
 use super::{Batch, Model};
 use crate::kv::layout::{LayerShape, Window};
@@ -10,14 +11,15 @@ use crate::kv::seq::KvSeq;
 
 /// A Llama model.
 #[derive(Debug)]
-pub struct Llama {
-    weights: LlamaWeights,
+pub struct Llama<E: Executor> {
+    executor: E,
+    weights: LlamaWeights<E::Matrix, E::Vector>,
     rope: Rope,
 }
 
-impl Llama {
-    /// The model over `weights`.
-    pub fn new(weights: LlamaWeights) -> Self {
+impl<E: Executor> Llama<E> {
+    /// The model over `weights`, which `executor` runs.
+    pub fn new(weights: LlamaWeights, executor: E) -> Self {
         let config = &weights.config;
         let convention = match config.rope_layout {
             RopeLayout::Interleaved => Convention::Interleaved,
@@ -25,43 +27,80 @@ impl Llama {
         };
         let (base, factors) = (f64::from(config.rope_base), config.rope_factors.as_deref());
         let rope = Rope::new(convention, config.head_dim, base, factors, config.context);
-        Self { weights, rope }
+        Self { weights: weights.place(&executor), executor, rope }
     }
 
-    fn block(
-        &self,
-        host: &Host,
+    fn block<'e>(
+        &'e self,
         layer: usize,
-        block: &LlamaBlock,
-        x: &mut [f32],
+        x: &mut E::Rows<'e>,
+        angles: &E::Angles<'e>,
         batch: &Batch,
         kv: &mut [&mut KvSeq],
     ) {
-        let config = &self.weights.config;
-        let (width, attention) = (config.width, config.heads * config.head_dim);
-        let normed = host.norm(x, &block.norm1, config.eps);
-        let input = host.input(&normed, width);
-        let [mut q, mut k, v] = [&block.q, &block.k, &block.v].map(|w| input.linear(w));
-        let positions = positions(batch, kv);
-        host.rotate(&self.rope, &mut q, config.head_dim, &positions);
-        host.rotate(&self.rope, &mut k, config.head_dim, &positions);
-        let attended = host.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        host.add(x, &host.input(&attended, attention).linear(&block.o), width);
+        let (e, config, block) =
+            (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
+        let input = e.input(e.norm(x, &block.norm1, config.eps));
+        let [mut q, mut k, v] = [&block.q, &block.k, &block.v].map(|w| e.linear(&input, w));
+        e.rotate(angles, &mut q, config.head_dim);
+        e.rotate(angles, &mut k, config.head_dim);
+        let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
+        e.add(x, &e.linear(&e.input(attended), &block.o));
 
-        let normed = host.norm(x, &block.norm2, config.eps);
-        let input = host.input(&normed, width);
-        let [gate, up] = [&block.gate, &block.up].map(|w| input.linear(w));
-        let inner = block.gate.weight.n();
-        let gated = host.silu_mul(&gate, &up, inner);
-        host.add(x, &host.input(&gated, inner).linear(&block.down), width);
+        let input = e.input(e.norm(x, &block.norm2, config.eps));
+        let [gate, up] = [&block.gate, &block.up].map(|w| e.linear(&input, w));
+        let gated = e.input(e.silu_mul(&gate, &up));
+        e.add(x, &e.linear(&gated, &block.down));
     }
 }
 
-fn linears(block: &LlamaBlock) -> [&Linear; 7] {
-    [&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down]
+impl LlamaWeights {
+    /// The same weights, where `executor` keeps them.
+    fn place<E: Executor>(self, executor: &E) -> LlamaWeights<E::Matrix, E::Vector> {
+        LlamaWeights {
+            config: self.config,
+            token_embedding: executor.matrix(self.token_embedding),
+            final_norm: self.final_norm.place(executor),
+            head: self.head.map(|head| executor.matrix(head)),
+            blocks: self.blocks.into_iter().map(|block| block.place(executor)).collect(),
+        }
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&Matrix> {
+        let linears = self.blocks.iter().flat_map(LlamaBlock::linears);
+        let blocks = linears.map(|linear| &linear.weight);
+        std::iter::once(&self.token_embedding).chain(&self.head).chain(blocks).collect()
+    }
+
+    pub(super) fn vectors(&self) -> Vec<&[f32]> {
+        let norms = self.blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]);
+        let linears = self.blocks.iter().flat_map(LlamaBlock::linears);
+        let biases = linears.filter_map(|linear| linear.bias.as_deref());
+        norms.chain([&self.final_norm]).flat_map(Norm::vectors).chain(biases).collect()
+    }
 }
 
-impl Model for Llama {
+impl LlamaBlock {
+    fn place<E: Executor>(self, executor: &E) -> LlamaBlock<E::Matrix, E::Vector> {
+        LlamaBlock {
+            norm1: self.norm1.place(executor),
+            q: self.q.place(executor),
+            k: self.k.place(executor),
+            v: self.v.place(executor),
+            o: self.o.place(executor),
+            norm2: self.norm2.place(executor),
+            gate: self.gate.place(executor),
+            up: self.up.place(executor),
+            down: self.down.place(executor),
+        }
+    }
+
+    fn linears(&self) -> [&Linear; 7] {
+        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
+    }
+}
+
+impl<E: Executor> Model for Llama<E> {
     fn width(&self) -> usize {
         self.weights.config.width
     }
@@ -78,38 +117,26 @@ impl Model for Llama {
         self.weights.config.context
     }
 
-    fn matrices(&self) -> Vec<&Matrix> {
-        let linears = self.weights.blocks.iter().flat_map(linears);
-        let blocks = linears.map(|linear| &linear.weight);
-        let head = self.weights.head.iter();
-        std::iter::once(&self.weights.token_embedding).chain(head).chain(blocks).collect()
-    }
-
-    fn vectors(&self) -> Vec<&[f32]> {
-        let LlamaWeights { final_norm, blocks, .. } = &self.weights;
-        let norms =
-            blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]).chain([final_norm]);
-        let biases = blocks.iter().flat_map(linears).filter_map(|linear| linear.bias.as_deref());
-        norms.flat_map(Norm::vectors).chain(biases).collect()
-    }
-
     fn layers(&self) -> Vec<(LayerShape, Window)> {
         let config = &self.weights.config;
         let (kv_heads, dim) = (config.kv_heads, config.head_dim);
         vec![(LayerShape { kv_heads, k_dim: dim, v_dim: dim }, Window::Full); config.layers]
     }
 
-    fn forward<'h>(&self, host: &'h Host, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'h> {
-        let mut x = host.embed(&batch.tokens, &self.weights.token_embedding);
-        for (layer, block) in self.weights.blocks.iter().enumerate() {
-            self.block(host, layer, block, &mut x, batch, kv);
+    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'_> {
+        let (e, weights) = (&self.executor, &self.weights);
+        let angles = e.angles(&self.rope, positions(batch, kv));
+        let mut x = e.embed(&batch.tokens, &weights.token_embedding);
+        for layer in 0..weights.blocks.len() {
+            self.block(layer, &mut x, &angles, batch, kv);
         }
-        let wanted = host.gather(&x, self.width(), &batch.wanted);
-        host.norm(&wanted, &self.weights.final_norm, self.weights.config.eps)
+        let wanted = e.gather(&x, &batch.wanted);
+        e.download(e.norm(&wanted, &weights.final_norm, weights.config.eps))
     }
 
-    fn head<'h>(&self, host: &'h Host, hidden: &[f32]) -> Buffer<'h> {
-        let head = self.weights.head.as_ref().unwrap_or(&self.weights.token_embedding);
-        host.input(hidden, self.width()).product(head, None)
+    fn head(&self, hidden: &[f32]) -> Buffer<'_> {
+        let (e, weights) = (&self.executor, &self.weights);
+        let head = weights.head.as_ref().unwrap_or(&weights.token_embedding);
+        e.download(e.product(&e.input(e.upload(hidden, self.width())), head))
     }
 }

@@ -1,13 +1,15 @@
 //! Models: immutable weights and a forward pass over a flat batch.
 //!
-//! A [`Model`] is numbers and weights; everything that changes is in the [`Batch`] and in the
-//! sequences' caches, which the caller owns.
-//! There is a short file for each architecture family, written over the small set of
-//! [`host`], and [`load`] reads their files. A file's contents are its [`identity`].
+//! A [`Model`] is numbers, weights and who computes with them; everything that changes is in the
+//! [`Batch`] and in the sequences' caches, which the caller owns.
+//! There is a short file for each architecture family, written over the small set of operations of
+//! an [`executor`], of which [`host`] is one, and [`load`] reads their files. A file's contents are
+//! its [`identity`].
 //!
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
 
+pub mod executor;
 pub mod gpt;
 pub mod host;
 pub mod identity;
@@ -22,7 +24,8 @@ use tinygpt_kernels::Matrix;
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
-use self::host::{Buffer, Host};
+use self::executor::Executor;
+use self::host::Buffer;
 use self::load::Weights;
 
 /// Rows of several sequences, one after another, without padding.
@@ -93,28 +96,40 @@ pub trait Model: Send {
     /// Most tokens of one sequence.
     fn context(&self) -> usize;
 
-    /// Every weight matrix.
-    fn matrices(&self) -> Vec<&Matrix>;
-
-    /// Every other weight: norms, biases, learned positions.
-    fn vectors(&self) -> Vec<&[f32]>;
-
     /// The cache rows of each layer and what its queries may see.
     fn layers(&self) -> Vec<(LayerShape, Window)>;
 
     /// Runs all layers over `batch`, writing the rows' keys and values into `kv` (one cache per
     /// slice, with room reserved, not advanced), and returns the final hidden states
     /// `[wanted][C]`, after the final norm.
-    fn forward<'h>(&self, host: &'h Host, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'h>;
+    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'_>;
 
     /// The logits `[T][V]` of hidden states `[T][C]`.
-    fn head<'h>(&self, host: &'h Host, hidden: &[f32]) -> Buffer<'h>;
+    fn head(&self, hidden: &[f32]) -> Buffer<'_>;
 }
 
-/// The model over `weights`.
-pub fn assemble(weights: Weights) -> Box<dyn Model> {
+/// The model over `weights`, which `executor` runs.
+pub fn assemble<E: Executor + 'static>(weights: Weights, executor: E) -> Box<dyn Model> {
     match weights {
-        Weights::Gpt(weights) => Box::new(gpt::Gpt::new(weights)),
-        Weights::Llama(weights) => Box::new(llama::Llama::new(weights)),
+        Weights::Gpt(weights) => Box::new(gpt::Gpt::new(weights, executor)),
+        Weights::Llama(weights) => Box::new(llama::Llama::new(weights, executor)),
+    }
+}
+
+impl Weights {
+    /// Every weight matrix.
+    pub fn matrices(&self) -> Vec<&Matrix> {
+        match self {
+            Weights::Gpt(weights) => weights.matrices(),
+            Weights::Llama(weights) => weights.matrices(),
+        }
+    }
+
+    /// Every other weight: norms, biases, learned positions.
+    pub fn vectors(&self) -> Vec<&[f32]> {
+        match self {
+            Weights::Gpt(weights) => weights.vectors(),
+            Weights::Llama(weights) => weights.vectors(),
+        }
     }
 }

@@ -13,7 +13,6 @@ use tinygptd::model::{Batch, Model, Numerics, assemble};
 
 pub(crate) struct Runner {
     model: Box<dyn Model>,
-    host: Host,
     slabs: Slabs,
     seq: KvSeq,
 }
@@ -22,11 +21,10 @@ impl Runner {
     /// A model from the bytes of its file, caching plain f32.
     pub(crate) fn new(file: &[u8]) -> Self {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()));
-        let model = assemble(load(file, &pool).unwrap().weights);
+        let model = assemble(load(file, &pool).unwrap().weights, Host::new(pool, Numerics::Exact));
         let layout = Arc::new(Layout::new(Codec::F32, &model.layers()));
         let (slabs, seq) = (Slabs::new(&layout), KvSeq::new(layout));
-        let host = Host::new(pool, Numerics::Exact);
-        Self { model, host, slabs, seq }
+        Self { model, slabs, seq }
     }
 
     /// Forgets the sequence.
@@ -43,9 +41,9 @@ impl Runner {
             slices: std::iter::once(0..rows).collect(),
             wanted: (rows - wanted..rows).collect(),
         };
-        let hidden = self.model.forward(&self.host, &batch, &mut [&mut self.seq]);
+        let hidden = self.model.forward(&batch, &mut [&mut self.seq]);
         self.seq.advance(rows);
-        let logits = self.model.head(&self.host, &hidden);
+        let logits = self.model.head(&hidden);
         logits.chunks_exact(self.model.vocab()).map(<[f32]>::to_vec).collect()
     }
 

@@ -2,6 +2,9 @@
 //!
 //! Shapes use one alphabet: L layers, H heads, G KV heads, D head size, C width, M MLP width,
 //! T context, V vocabulary. Matrices are `[out, in]`, one row per output, whatever the file stored.
+//!
+//! Weights are `Matrix` and `Vec<f32>` as they come from a file, and whatever an executor makes of
+//! them later: `M` and `V` where a type is both.
 
 use tinygpt_kernels::Matrix;
 
@@ -37,20 +40,20 @@ pub enum Weights {
 
 /// `y = weight x + bias`.
 #[derive(Debug)]
-pub struct Linear {
+pub struct Linear<M = Matrix, V = Vec<f32>> {
     /// `[out, in]`
-    pub weight: Matrix,
+    pub weight: M,
     /// `[out]`
-    pub bias: Option<Vec<f32>>,
+    pub bias: Option<V>,
 }
 
 /// Gain and, for a LayerNorm, bias of a normalisation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Norm {
+pub struct Norm<V = Vec<f32>> {
     /// `[C]`
-    pub weight: Vec<f32>,
+    pub weight: V,
     /// `[C]`; present for LayerNorm, absent for RMSNorm.
-    pub bias: Option<Vec<f32>>,
+    pub bias: Option<V>,
 }
 
 impl Norm {
@@ -81,38 +84,38 @@ pub struct GptConfig {
 
 /// Weights of a TinyGPT model; the output head is the token embedding.
 #[derive(Debug)]
-pub struct GptWeights {
+pub struct GptWeights<M = Matrix, V = Vec<f32>> {
     /// Its dimensions.
     pub config: GptConfig,
     /// `[V, C]`
-    pub token_embedding: Matrix,
+    pub token_embedding: M,
     /// `[T, C]`, row-major.
-    pub position_embedding: Vec<f32>,
+    pub position_embedding: V,
     /// Before the head.
-    pub final_norm: Norm,
+    pub final_norm: Norm<V>,
     /// L of them.
-    pub blocks: Vec<GptBlock>,
+    pub blocks: Vec<GptBlock<M, V>>,
 }
 
 /// One pre-norm block: `x += o(attend(q, k, v of norm1 x))`, `x += fc_out(gelu(fc_in(norm2 x)))`.
 #[derive(Debug)]
-pub struct GptBlock {
+pub struct GptBlock<M = Matrix, V = Vec<f32>> {
     /// Before attention.
-    pub norm1: Norm,
+    pub norm1: Norm<V>,
     /// `[C, C]`
-    pub q: Linear,
+    pub q: Linear<M, V>,
     /// `[C, C]`
-    pub k: Linear,
+    pub k: Linear<M, V>,
     /// `[C, C]`
-    pub v: Linear,
+    pub v: Linear<M, V>,
     /// `[C, C]`
-    pub o: Linear,
+    pub o: Linear<M, V>,
     /// Before the MLP.
-    pub norm2: Norm,
+    pub norm2: Norm<V>,
     /// `[M, C]`
-    pub fc_in: Linear,
+    pub fc_in: Linear<M, V>,
     /// `[C, M]`
-    pub fc_out: Linear,
+    pub fc_out: Linear<M, V>,
 }
 
 /// Which two elements of a head rotary embedding turns together.
@@ -155,41 +158,41 @@ pub struct LlamaConfig {
 
 /// Weights of a Llama model.
 #[derive(Debug)]
-pub struct LlamaWeights {
+pub struct LlamaWeights<M = Matrix, V = Vec<f32>> {
     /// Its dimensions.
     pub config: LlamaConfig,
     /// `[V, C]`
-    pub token_embedding: Matrix,
+    pub token_embedding: M,
     /// Before the head.
-    pub final_norm: Norm,
+    pub final_norm: Norm<V>,
     /// `[V, C]`; `None` means the token embedding is the head.
-    pub head: Option<Matrix>,
+    pub head: Option<M>,
     /// L of them.
-    pub blocks: Vec<LlamaBlock>,
+    pub blocks: Vec<LlamaBlock<M, V>>,
 }
 
 /// One block: `x += o(attend(q, k, v of norm1 x))`, `x += down(silu(gate(x')) * up(x'))` with
 /// `x' = norm2 x`.
 #[derive(Debug)]
-pub struct LlamaBlock {
+pub struct LlamaBlock<M = Matrix, V = Vec<f32>> {
     /// Before attention.
-    pub norm1: Norm,
+    pub norm1: Norm<V>,
     /// `[H D, C]`
-    pub q: Linear,
+    pub q: Linear<M, V>,
     /// `[G D, C]`
-    pub k: Linear,
+    pub k: Linear<M, V>,
     /// `[G D, C]`
-    pub v: Linear,
+    pub v: Linear<M, V>,
     /// `[C, H D]`
-    pub o: Linear,
+    pub o: Linear<M, V>,
     /// Before the MLP.
-    pub norm2: Norm,
+    pub norm2: Norm<V>,
     /// `[M, C]`
-    pub gate: Linear,
+    pub gate: Linear<M, V>,
     /// `[M, C]`
-    pub up: Linear,
+    pub up: Linear<M, V>,
     /// `[C, M]`
-    pub down: Linear,
+    pub down: Linear<M, V>,
 }
 
 /// Plain data from which a tokenizer is built.

@@ -14,7 +14,6 @@ use tinygpt_kernels::{Matrix, Pool};
 
 use self::file::{File, array, flag, float, llama, meta, number, raw_string, text};
 use super::container::Gguf;
-use crate::model::assemble;
 use crate::model::load::{
     Checkpoint, LlamaConfig, LoadError, RopeLayout, Vocabulary, Weights, load, load_file,
 };
@@ -97,10 +96,9 @@ fn a_file_gives_the_weights_that_memory_gives() {
     let pool = Pool::new(NonZeroUsize::MIN);
     let [ours, theirs] = [load_file(&file, &pool), load(&bytes, &pool)].map(Result::unwrap);
     assert_eq!(ours.vocabulary, theirs.vocabulary);
-    let weights = [ours.weights, theirs.weights].map(assemble);
-    let [ours, theirs] = &weights;
+    let [ours, theirs] = [&ours.weights, &theirs.weights];
     assert_eq!(ours.vectors(), theirs.vectors());
-    let [ours, theirs] = [ours, theirs].map(|model| model.matrices());
+    let [ours, theirs] = [ours, theirs].map(Weights::matrices);
     for (ours, theirs) in ours.iter().zip(theirs) {
         let row = |matrix: &Matrix, row| {
             let mut values = vec![0.0; matrix.k()];

@@ -1,0 +1,135 @@
+//! The operations that architectures are written in, whoever runs them.
+//!
+//! An architecture is written once over [`Executor`]; [`Host`](super::host::Host) runs it on this
+//! machine's processor. What an executor cannot be told apart by is its choice: how weights are
+//! kept, where rows lie, what a product reads.
+//!
+//! Shapes: T rows, C width, H query heads, G KV heads, D head size, K inputs and N outputs.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use tinygpt_kernels::{Matrix, Rope};
+
+use super::Batch;
+use super::host::Buffer;
+use super::load::{Linear, Norm};
+use crate::kv::seq::KvSeq;
+
+/// Weights of a product, where an executor keeps them.
+pub type LinearOf<E> = Linear<<E as Executor>::Matrix, <E as Executor>::Vector>;
+
+/// Weights of a normalisation, where an executor keeps them.
+pub type NormOf<E> = Norm<<E as Executor>::Vector>;
+
+/// Runs operations on rows.
+pub trait Executor: Debug + Send {
+    /// Weights `[N][K]`.
+    type Matrix: Debug + Send;
+    /// Weights that are no product's: gains, biases, learned positions.
+    type Vector: Debug + Send;
+    /// Numbers `[T][N]`.
+    type Rows<'e>
+    where
+        Self: 'e;
+    /// Rows on their way into products, made once for all the products that read them.
+    type Input<'e>
+    where
+        Self: 'e;
+    /// What turns rows to their positions, made once for all layers.
+    type Angles<'e>
+    where
+        Self: 'e;
+
+    /// Takes in a matrix.
+    fn matrix(&self, packed: Matrix) -> Self::Matrix;
+
+    /// Takes in a vector.
+    fn vector(&self, numbers: Vec<f32>) -> Self::Vector;
+
+    /// The rows `[T][C]` of an embedding matrix `[V][C]`.
+    fn embed(&self, tokens: &[u32], embedding: &Self::Matrix) -> Self::Rows<'_>;
+
+    /// `x += table[position]`, `x [T][C]` and `table [positions][C]`.
+    fn add_learned(&self, x: &mut Self::Rows<'_>, table: &Self::Vector, positions: &[u32]);
+
+    /// The rows `[T][C]` at `wanted`.
+    fn gather<'e>(&'e self, x: &Self::Rows<'e>, wanted: &[usize]) -> Self::Rows<'e>;
+
+    /// RMSNorm, or LayerNorm where there is a bias: `[T][C]`.
+    fn norm<'e>(&'e self, x: &Self::Rows<'e>, layer: &NormOf<Self>, eps: f32) -> Self::Rows<'e>;
+
+    /// Rows of K for products with weights that may be quantised.
+    fn input<'e>(&'e self, x: Self::Rows<'e>) -> Self::Input<'e>;
+
+    /// `x [T][K] · Wᵀ + b`: `[T][N]`.
+    fn linear<'e>(&'e self, x: &Self::Input<'e>, layer: &LinearOf<Self>) -> Self::Rows<'e>;
+
+    /// `x [T][K] · Wᵀ` for a bare matrix: `[T][N]`.
+    fn product<'e>(&'e self, x: &Self::Input<'e>, weight: &Self::Matrix) -> Self::Rows<'e>;
+
+    /// `x += y`, both `[T][N]`.
+    fn add<'e>(&'e self, x: &mut Self::Rows<'e>, y: &Self::Rows<'e>);
+
+    /// `silu(gate) * up`, all `[T][N]`.
+    fn silu_mul<'e>(&'e self, gate: &Self::Rows<'e>, up: &Self::Rows<'e>) -> Self::Rows<'e>;
+
+    /// `x = gelu(x)`, the exact one with erf.
+    fn gelu(&self, x: &mut Self::Rows<'_>);
+
+    /// What turns rows at `positions`.
+    fn angles<'e>(&'e self, rope: &'e Rope, positions: Vec<u32>) -> Self::Angles<'e>;
+
+    /// Turns rows `x [T][H][dim]`.
+    fn rotate(&self, angles: &Self::Angles<'_>, x: &mut Self::Rows<'_>, dim: usize);
+
+    /// Adds `layer`'s keys `k [T][G*D]` and values `v [T][G*D]` to the caches, then attends with
+    /// `q [T][H*D]`, each row over its own sequence up to itself: `[T][H*D]`.
+    ///
+    /// Rows are attended in stored form, never as they were computed, so that a row of this slice
+    /// counts for later rows exactly as it will for a later request.
+    fn attend<'e>(
+        &'e self,
+        layer: usize,
+        batch: &Batch,
+        kv: &mut [&mut KvSeq],
+        heads: usize,
+        qkv: [&Self::Rows<'e>; 3],
+    ) -> Self::Rows<'e>;
+
+    /// Rows `[T][width]` of numbers that were computed before.
+    fn upload(&self, numbers: &[f32], width: usize) -> Self::Rows<'_>;
+
+    /// The numbers of rows.
+    fn download<'e>(&'e self, x: Self::Rows<'e>) -> Buffer<'e>;
+}
+
+impl Linear {
+    /// The same weights, where `executor` keeps them.
+    pub(super) fn place<E: Executor>(self, executor: &E) -> LinearOf<E> {
+        Linear {
+            weight: executor.matrix(self.weight),
+            bias: self.bias.map(|bias| executor.vector(bias)),
+        }
+    }
+}
+
+impl Norm {
+    /// The same weights, where `executor` keeps them.
+    pub(super) fn place<E: Executor>(self, executor: &E) -> NormOf<E> {
+        Norm {
+            weight: executor.vector(self.weight),
+            bias: self.bias.map(|bias| executor.vector(bias)),
+        }
+    }
+}
+
+/// The position of each row of `batch`.
+pub(super) fn positions(batch: &Batch, kv: &[&mut KvSeq]) -> Vec<u32> {
+    let row = |position| u32::try_from(position).expect("a context has fewer than 2^32 positions");
+    let slice = |(slice, seq): (&Range<usize>, &&mut KvSeq)| {
+        let first = seq.len();
+        (0..slice.len()).map(move |i| row(first + i))
+    };
+    batch.slices.iter().zip(kv).flat_map(slice).collect()
+}
