@@ -5,9 +5,9 @@ use std::fs::{self, DirEntry};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::fields;
 use super::name::{Name, QUARANTINED, TEMPORARY, VERSION_DIR, parse_fields_name, parse_key};
 use super::shared::Shared;
+use super::{OpenError, fields};
 use crate::kv::key::ShortKey;
 
 /// Digest files kept for families that have no files left; the youngest stay.
@@ -40,9 +40,12 @@ impl Collected {
 impl Shared {
     /// Reads every directory once and enters what is there by name. Temporary files go: only a
     /// writer that is gone can have left them.
-    pub(super) fn enter_names(&self) -> std::io::Result<()> {
-        for entry in fs::read_dir(self.root())? {
-            let entry = entry?;
+    ///
+    /// # Errors
+    /// When a directory cannot be listed, or is none: what it holds would be unknown, and be
+    /// written over.
+    pub(super) fn enter_names(&self) -> Result<(), OpenError> {
+        for entry in list(self.root())? {
             let name = entry.file_name();
             let text = name.to_str().unwrap_or_default();
             if let Some(family) = parse_key(text) {
@@ -56,10 +59,9 @@ impl Shared {
         Ok(())
     }
 
-    fn enter_family(&self, family: ShortKey, dir: &Path) -> std::io::Result<()> {
+    fn enter_family(&self, family: ShortKey, dir: &Path) -> Result<(), OpenError> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            let entry = entry?;
+        for entry in list(dir)? {
             match entry.file_name().to_str().map(str::parse::<Name>) {
                 Some(Ok(name)) => names.push(name),
                 _ => self.enter_other(&entry),
@@ -186,6 +188,12 @@ impl Shared {
         let name = name.to_str().and_then(|name| name.parse().ok());
         name.is_some_and(|name| self.catalogue().shelf_mut(family).by_name(&name).is_none())
     }
+}
+
+/// Everything in a directory.
+fn list(dir: &Path) -> Result<Vec<DirEntry>, OpenError> {
+    let entries = fs::read_dir(dir).and_then(Iterator::collect);
+    entries.map_err(|error| OpenError::List { path: dir.to_owned(), error })
 }
 
 fn ends_with(name: &OsStr, suffix: &str) -> bool {

@@ -23,21 +23,27 @@ const LOADERS: usize = 2;
 /// Why a cache directory could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It is not, and cannot be made, this user's alone.
+    /// It, or the one of this version in it, is not, and cannot be made, this user's alone.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// Another daemon uses it, or nobody can tell.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// It cannot be used.
-    #[error("cannot use the cache directory {}: {doing}: {source}", dir.display())]
-    Unusable {
+    /// A directory cannot be listed.
+    #[error("cannot list the cache directory {}: {error}", path.display())]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The system refused a thread.
+    #[error("cannot start threads for the cache directory {}: {error}", dir.display())]
+    Threads {
         /// The directory.
         dir: PathBuf,
-        /// What was being done.
-        doing: &'static str,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -65,16 +71,12 @@ pub(super) fn open_tuned(
     tuning: Tuning,
 ) -> Result<(StoreHandle, StoreThreads), OpenError> {
     let dir = settings.dir.clone();
-    let unusable = |doing| {
-        let dir = dir.clone();
-        move |source| OpenError::Unusable { dir, doing, source }
-    };
     directory::own(&dir)?;
     let lock = LockFile::acquire(&dir.join(LOCK), &settings.socket)?;
     let shared = Arc::new(Shared::new(settings, tuning));
-    directory::make(shared.root()).map_err(unusable("creating the version's directory"))?;
-    shared.enter_names().map_err(unusable("listing it"))?;
-    start(&shared, lock).map_err(unusable("starting threads"))
+    directory::own(shared.root())?;
+    shared.enter_names()?;
+    start(&shared, lock).map_err(|error| OpenError::Threads { dir, error })
 }
 
 fn start(shared: &Arc<Shared>, lock: LockFile) -> io::Result<(StoreHandle, StoreThreads)> {

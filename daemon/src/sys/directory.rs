@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// It is not there and cannot be made.
-    #[error("cannot create the directory {}: {source}", path.display())]
+    #[error("cannot create the directory {}: {error}", path.display())]
     Create {
         /// The directory.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// Something else has its name.
     #[error("{} is not a directory", path.display())]
@@ -40,7 +40,7 @@ pub enum DirectoryError {
 /// # Errors
 /// When it cannot be made or examined, or belongs to another user.
 pub fn own(path: &Path) -> Result<(), DirectoryError> {
-    let create = |source| DirectoryError::Create { path: path.to_owned(), source };
+    let create = |error| DirectoryError::Create { path: path.to_owned(), error };
     make(path).map_err(create)?;
     let metadata = fs::metadata(path).map_err(create)?;
     if !metadata.is_dir() {

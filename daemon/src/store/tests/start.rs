@@ -70,6 +70,19 @@ fn a_directory_that_cannot_be_used_is_named_with_the_reason() {
 }
 
 #[test]
+fn a_file_where_a_directory_of_the_cache_belongs_is_named() {
+    for stray in ["v1", "v1/0123456789abcdef"] {
+        let dir = tempfile::tempdir().unwrap();
+        let stray = dir.path().join(stray);
+        fs::create_dir_all(stray.parent().unwrap()).unwrap();
+        fs::write(&stray, "").unwrap();
+        let error = open(settings(dir.path())).unwrap_err().to_string();
+        assert!(error.contains(&stray.display().to_string()), "{error}");
+        assert!(error.to_lowercase().contains("not a directory"), "{error}");
+    }
+}
+
+#[test]
 fn handles_that_outlive_the_store_find_and_save_nothing() {
     let mut kit = Kit::new();
     let tokens = prompt(1, 100);
