@@ -40,13 +40,11 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use tinygpt_kernels::Pool;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 
 use self::config::Config;
-use self::engine::{EngineHandle, State};
+use self::engine::EngineHandle;
 use self::exit::Exit;
 use self::service::{Ended, Facts, Limits, LogFilter};
 use self::store::StoreHandle;
@@ -71,12 +69,13 @@ pub async fn run(
         engine: config.engine.clone(),
     };
     let daemon = service::Daemon::new(engines.clone(), store, facts, logs);
+    let failure = daemon.first_failure();
     let limits = Limits { grace: config.grace, idle_exit: config.idle_exit };
     let incoming = merge(listeners)?;
     sys::supervisor::ready();
     let ended = tokio::select! {
         ended = service::serve(daemon, incoming, shutdown, limits) => ended?,
-        words = first_failure(&engines) => {
+        words = failure => {
             tracing::error!("{words}");
             return Ok(Exit::Model);
         }
@@ -114,27 +113,6 @@ fn merge(
         streams.insert(at, UnixListenerStream::new(listener.context("cannot use a listener")?));
     }
     Ok(streams.map(|(_, connection)| connection))
-}
-
-/// Waits until a model, whichever, cannot be loaded for the first time; models that fail to reload
-/// later leave the others serving.
-async fn first_failure(engines: &[EngineHandle]) -> String {
-    let mut loads: JoinSet<_> = engines.iter().map(|engine| failure(engine.state())).collect();
-    while let Some(loaded) = loads.join_next().await {
-        if let Ok(Some(words)) = loaded {
-            return words;
-        }
-    }
-    std::future::pending().await
-}
-
-/// Why a model's first load failed; `None` when it did not.
-async fn failure(mut state: watch::Receiver<State>) -> Option<String> {
-    let settled = state.wait_for(|state| !matches!(state, State::Loading)).await;
-    match settled.as_deref() {
-        Ok(State::Failed(words)) => Some(words.clone()),
-        _ => None,
-    }
 }
 
 /// Tells the supervisor for as long as no engine is stuck.

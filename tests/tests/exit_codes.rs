@@ -95,6 +95,30 @@ fn a_model_that_cannot_be_loaded_ends_with_69_and_its_name() {
     }
 }
 
+/// A model whose file is sound but for what it says of its tokenizer.
+#[test]
+fn a_model_whose_tokenizer_cannot_be_built_ends_with_69_and_its_name() {
+    let home = Home::new();
+    let sound = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/gguf/llama3rope-Q4_1.gguf");
+    for (truth, lie, why) in
+        [("llama-bpe", "llama-XXX", "llama-XXX"), ("sha ll", "sha+ll", "is not two tokens")]
+    {
+        fs::write(home.path("lying.gguf"), replaced(&fs::read(sound).unwrap(), truth, lie))
+            .unwrap();
+        let (code, said) = ended(home.daemon().arg("--model").arg(home.path("lying.gguf")));
+        assert_eq!(code, 69, "{said}");
+        assert!(said.contains("lying.gguf") && said.contains(why), "{said}");
+    }
+}
+
+/// The first `old` in `bytes` made `new`, which is as long.
+fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
+    let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
+    let mut bytes = bytes.to_vec();
+    bytes[at..at + new.len()].copy_from_slice(new.as_bytes());
+    bytes
+}
+
 #[test]
 fn a_model_that_cannot_be_loaded_ends_it_while_another_one_loads() {
     let home = Home::new();

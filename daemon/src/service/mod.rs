@@ -110,6 +110,12 @@ impl Daemon {
             drain: CancellationToken::new(),
         }
     }
+
+    /// Returns when a model, whichever, cannot be served at the start, and why; models that fail
+    /// to reload later leave the others serving.
+    pub fn first_failure(&self) -> impl Future<Output = String> + use<> {
+        self.models.clone().first_failure()
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
 use super::refusal::Refusal;
@@ -113,6 +113,18 @@ impl Models {
         }
     }
 
+    /// Returns when the first load of any model, its tokenizer included, has failed, and why.
+    pub async fn first_failure(self) -> String {
+        let failures = self.slots.iter().cloned().map(Slot::first_failure);
+        let mut failures: JoinSet<_> = failures.collect();
+        while let Some(failure) = failures.join_next().await {
+            if let Ok(Some(words)) = failure {
+                return words;
+            }
+        }
+        pending().await
+    }
+
     /// Has every engine end when its requests have, at `deadline` at the latest.
     pub fn drain(&self, deadline: Instant) {
         self.slots.iter().for_each(|slot| slot.engine.drain(deadline));
@@ -172,6 +184,16 @@ impl Slot {
         matches!(*self.readiness.borrow(), Readiness::Loading)
     }
 
+    /// Why its first load failed; `None` when it did not.
+    async fn first_failure(self) -> Option<String> {
+        let mut readiness = self.readiness;
+        let settled = readiness.wait_for(|readiness| !matches!(readiness, Readiness::Loading));
+        match settled.await.as_deref() {
+            Ok(Readiness::Failed(words)) => Some(words.clone()),
+            _ => None,
+        }
+    }
+
     fn is_poisoned(&self) -> bool {
         matches!(*self.engine.state().borrow(), State::Poisoned)
     }
@@ -206,12 +228,15 @@ impl Readiness {
     }
 
     async fn with_tokenizer(info: Arc<ModelInfo>) -> Self {
+        let path = info.path.as_ref().map(|path| path.display().to_string());
+        let model = path.unwrap_or_else(|| info.name.clone());
         let built = spawn_blocking(move || Served::new(info)).await;
-        match built {
-            Ok(Ok(served)) => Self::Ready(Arc::new(served)),
-            Ok(Err(error)) => Self::Failed(error.to_string()),
-            Err(error) => Self::Failed(format!("the tokenizer could not be built: {error}")),
-        }
+        let why = match built {
+            Ok(Ok(served)) => return Self::Ready(Arc::new(served)),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        Self::Failed(format!("cannot build the tokenizer of model {model}: {why}"))
     }
 
     /// What is left when the engine has ended: the reason, where there is one.
