@@ -4,7 +4,7 @@
 //! text. A request is read once, refused here and nowhere later, turned into token ids and placed
 //! with an engine; the engine's events become messages again.
 //!
-//! Reading order: [`authority`] and [`peer`] are about who may come in, [`models`] about what they
+//! Reading order: `accept`, [`authority`] and [`peer`] are about who may come in, [`models`] about what they
 //! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
 //! the answer out. [`grpc`] has a file for each service and each larger RPC; what they ask engines
 //! and the store beside orders is in `inquire`. `health` tells the world whether all this works,
@@ -14,6 +14,7 @@
 //! number of a client reaches one unchecked; nothing here waits for a disk or a model on a thread
 //! of the runtime.
 
+mod accept;
 pub mod authority;
 pub mod clock;
 pub mod convert;

@@ -24,6 +24,7 @@ use tonic_reflection::server::Builder;
 use tower::layer::layer_fn;
 use tower::util::MapResponseLayer;
 
+use super::accept::Accepting;
 use super::authority::AuthorityStream;
 use super::grpc::{Admin, Cache, Inference, Models};
 use super::models::Slot;
@@ -113,7 +114,8 @@ pub async fn serve(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .add_service(health);
-    let incoming = incoming.map(|connection| connection.map(AuthorityStream::new));
+    let incoming =
+        Accepting::new(Box::pin(incoming)).map(|connection| connection.map(AuthorityStream::new));
     let closing = CancellationToken::new();
     let served = router.serve_with_incoming_shutdown(incoming, closing.cancelled());
     let life = async {
