@@ -25,9 +25,16 @@ pub enum Exit {
     Internal = 70,
     /// The socket or the cache directory cannot be created.
     Create = 73,
+    /// What a command prints could not be written.
+    Output = 74,
     /// Another daemon holds the socket or the cache directory.
     Busy = 75,
 }
+
+/// Standard output could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
+pub struct OutputError(pub std::io::Error);
 
 /// What only the user can mend: arguments, environment or configuration file.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +43,15 @@ pub struct Usage(#[from] pub anyhow::Error);
 
 impl Exit {
     /// Every way to end, in the order of the codes.
-    pub const ALL: [Self; 6] =
-        [Self::Done, Self::Usage, Self::Model, Self::Internal, Self::Create, Self::Busy];
+    pub const ALL: [Self; 7] = [
+        Self::Done,
+        Self::Usage,
+        Self::Model,
+        Self::Internal,
+        Self::Create,
+        Self::Output,
+        Self::Busy,
+    ];
 
     /// What an error that ends the process stands for. One that nobody has thought of may be gone
     /// at the next try.
@@ -52,6 +66,8 @@ impl Exit {
             || error.is::<OpenError>()
         {
             Self::Create
+        } else if error.is::<OutputError>() {
+            Self::Output
         } else {
             Self::Internal
         }

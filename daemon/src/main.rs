@@ -1,6 +1,6 @@
 //! The daemon's process: arguments, logging, sockets, runtime, exit code.
 
-use std::io::IsTerminal;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use clap::CommandFactory;
 use tinygptd::config::{self, Args, Command, Config, LogFormat, ServeArgs};
-use tinygptd::exit::{Exit, Usage};
+use tinygptd::exit::{Exit, OutputError, Usage};
 use tinygptd::install::{self, Installation, Places, Supervisor};
 use tinygptd::service::LogFilter;
 use tinygptd::store::{self, StoreHandle, StoreThreads};
@@ -22,25 +22,29 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 fn main() -> ExitCode {
     // Takes descriptors out of the environment: before any thread.
     let inherited = supervisor::inherited_listeners();
-    let args = match Args::read(std::env::args_os()) {
-        Ok(args) => args,
-        Err(error) => {
-            // Help goes to stdout, errors to stderr; nobody is left to tell when that fails.
-            let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
-        }
-    };
-    let ended = match args {
-        Args { command: Some(command), .. } => obey(command),
-        args => inherited.context("cannot use inherited sockets").and_then(|s| start(args, s)),
+    let ended = match Args::read(std::env::args_os()) {
+        Ok(Args { command: Some(command), .. }) => obey(command),
+        Ok(args) => inherited.context("cannot use inherited sockets").and_then(|s| start(args, s)),
+        Err(said) => explain(&said),
     };
     match ended {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("tinygptd: {error:#}");
+            // Nobody is left to tell when that fails.
+            let _ = writeln!(io::stderr(), "tinygptd: {error:#}");
             Exit::of(&error).into()
         }
     }
+}
+
+/// Help goes to stdout, mistakes to stderr.
+fn explain(said: &clap::Error) -> anyhow::Result<Exit> {
+    let printed = said.print();
+    if said.use_stderr() {
+        return Ok(Exit::Usage);
+    }
+    readable(printed)?;
+    Ok(Exit::Done)
 }
 
 fn start(args: Args, inherited: Vec<UnixListener>) -> anyhow::Result<Exit> {
@@ -137,35 +141,34 @@ fn log(config: &Config) -> anyhow::Result<LogFilter> {
         .with_context(|| format!("cannot use log filter {:?}", config.log))
         .map_err(Usage)?;
     let (filter, handle) = reload::Layer::new(filter);
+    // A line that cannot be written is not complained of: that would be one more, and a panic.
+    let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let lines = match config.log_format {
-        LogFormat::Json => fmt::layer().json().with_writer(std::io::stderr).boxed(),
-        LogFormat::Text => {
-            let colours = std::io::stderr().is_terminal();
-            fmt::layer().with_ansi(colours).with_writer(std::io::stderr).boxed()
-        }
+        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
     };
     tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(handle)
 }
 
-#[expect(clippy::print_stdout, reason = "these commands exist to print")]
 fn obey(command: Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Config(args) => print!("{}", Config::print(args)?),
+        Command::Config(args) => print(Config::print(args)?.as_bytes())?,
         Command::Install(args) => apply(installation(args)?.install(Supervisor::native()))?,
         Command::Uninstall => {
             let places = Places::of_this_user().context("cannot find the service")?;
             apply(places.uninstall(Supervisor::native()))?;
         }
-        Command::PrintPlist(args) => print!("{}", installation(args)?.plist()),
-        Command::Man => clap_mangen::Man::new(Args::command()).render(&mut std::io::stdout())?,
+        Command::PrintPlist(args) => print(installation(args)?.plist().as_bytes())?,
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Args::command()).render(&mut page)?;
+            print(&page)?;
+        }
         Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Args::command(),
-                "tinygptd",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "tinygptd", &mut script);
+            print(&script)?;
         }
     }
     Ok(Exit::Done)
@@ -177,8 +180,26 @@ fn installation(args: ServeArgs) -> anyhow::Result<Installation> {
     Installation::of_this_user(&args, config.socket.path()).context("cannot describe the service")
 }
 
-#[expect(clippy::print_stdout, reason = "the user sees what is done to the system")]
+/// Tells what is done to the system. Nobody listening is no reason to leave it half done.
 fn apply(actions: Vec<install::Action>) -> anyhow::Result<()> {
-    install::apply(actions, install::run, |action| println!("{action}"))?;
-    Ok(())
+    let mut told = Ok(());
+    install::apply(actions, install::run, |action| {
+        if told.is_ok() {
+            told = print(format!("{action}\n").as_bytes());
+        }
+    })?;
+    Ok(told?)
+}
+
+fn print(bytes: &[u8]) -> Result<(), OutputError> {
+    let mut stdout = io::stdout().lock();
+    readable(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+/// What became of writing to stdout. A reader that has gone has read what it wanted.
+fn readable(written: io::Result<()>) -> Result<(), OutputError> {
+    match written {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(OutputError(error)),
+        _ => Ok(()),
+    }
 }
