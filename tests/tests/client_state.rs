@@ -10,7 +10,7 @@ use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::VERSION_HEADER;
 use tinygpt_proto::v1::{CacheServiceGetRequest, StatusRequest};
-use tinygpt_tests::process::{Home, Started};
+use tinygpt_tests::process::{Home, Started, until};
 use tinygpt_tests::prompts::long;
 
 /// A home whose daemon has computed a prompt of so many bytes, and the prompt's key.
@@ -43,6 +43,23 @@ fn status_tells_what_the_daemon_is_and_does() {
             .any(|line| line.starts_with("version") && line.ends_with(env!("CARGO_PKG_VERSION")))
     );
     assert_eq!(table.stderr, "", "client and daemon are of one version");
+}
+
+#[test]
+fn status_tells_when_the_cache_directory_is_not_there_any_more() {
+    let (home, mut daemon, _) = warmed(200);
+    fs::remove_dir_all(home.path("cache")).unwrap();
+    for prompt in [long(300), long(400)] {
+        let _ = home.run(&["warm", "--prompt", &prompt]).ok();
+    }
+    let warnings = || json(&home, &["status"])["warnings"].to_string();
+    until("said to be gone", || warnings().contains("was moved, removed or replaced"));
+    assert!(warnings().contains(&home.path("cache").display().to_string()));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let log = fs::read_to_string(home.path("log")).unwrap();
+    let complaints = log.lines().filter(|line| line.contains("cache directory")).count();
+    assert_eq!(complaints, 1, "{log}");
+    assert!(!home.path("cache").exists());
 }
 
 #[tokio::test]

@@ -132,6 +132,9 @@ impl Shared {
 
     /// Enforces the budgets and removes what serves nobody; runs on the writer's thread.
     pub(super) fn collect(&self) -> Collected {
+        if self.expect_home().is_err() {
+            return Collected::default();
+        }
         self.read_all_headers();
         let before = self.catalogue().bytes();
         let evicted = self.tally.evictions.count();

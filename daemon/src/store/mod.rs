@@ -46,6 +46,7 @@ mod writer;
 mod publish;
 mod rewrite;
 
+mod home;
 mod leave;
 mod remove;
 mod room;

@@ -73,7 +73,7 @@ pub(super) fn open_tuned(
     let dir = settings.dir.clone();
     directory::own(&dir)?;
     let lock = LockFile::acquire(&dir.join(LOCK), &settings.socket)?;
-    let shared = Arc::new(Shared::new(settings, tuning));
+    let shared = Arc::new(Shared::new(settings, tuning, lock.id()));
     directory::own(shared.root())?;
     shared.enter_names()?;
     start(&shared, lock).map_err(|error| OpenError::Threads { dir, error })

@@ -28,6 +28,8 @@ use crate::sys::mmap::Map;
 pub(super) enum Unwritten {
     #[error("writing pauses after the disk was full")]
     Paused,
+    #[error("the cache directory was moved, removed or replaced")]
+    Moved,
     #[error("the store is closing")]
     Closing,
     #[error("the chain has {tokens} tokens, at least {minimum} are kept")]

@@ -37,6 +37,7 @@ enum Victim {
 impl Shared {
     /// Accounts for `bytes` to be written, evicting what must go. Called by the writer only.
     pub(super) fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Unwritten> {
+        self.expect_home()?;
         self.expect_awake()?;
         self.expect_daily(bytes)?;
         self.expect_floor(bytes)?;

@@ -8,10 +8,12 @@ use super::Settings;
 use super::catalogue::{Catalogue, Farewell, FileId};
 use super::contents::{Found, examine};
 use super::damage::Fault;
+use super::home::Home;
 use super::name::{Name, VERSION_DIR, fields_name};
 use super::shelf::Precedence;
 use super::stats::Tally;
 use crate::kv::key::ShortKey;
+use crate::sys::lock::LockId;
 
 /// Headers read in one go.
 const HEADERS: usize = 256;
@@ -64,6 +66,7 @@ pub(super) struct Shared {
     /// Whether the digest files were read.
     surveyed: Once,
     root: PathBuf,
+    pub(super) home: Home,
     /// The daemon's one lock. Never held over I/O.
     catalogue: Mutex<Catalogue>,
     /// Signalled when a file has left.
@@ -71,8 +74,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(settings: Settings, tuning: Tuning) -> Self {
+    /// `lock` is the one that is held on the directory.
+    pub(super) fn new(settings: Settings, tuning: Tuning, lock: LockId) -> Self {
         Self {
+            home: Home::new(settings.dir.clone(), lock),
             root: settings.dir.join(VERSION_DIR),
             catalogue: Mutex::new(Catalogue::new(settings.mappings)),
             settings,

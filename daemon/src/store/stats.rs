@@ -48,6 +48,9 @@ pub struct Stats {
     pub hits: u64,
     /// How long writing still pauses after the disk was full.
     pub paused: Option<Duration>,
+    /// Whether the directory was no longer the one that was locked when the writer looked last:
+    /// nothing is written.
+    pub lost: bool,
 }
 
 /// A number that any thread may add to.
@@ -166,6 +169,7 @@ impl Shared {
             evictions: tally.evictions.count(),
             hits: tally.hits.count(),
             paused: (left > 0).then(|| Duration::from_nanos(left)),
+            lost: self.home.is_lost(),
         }
     }
 }

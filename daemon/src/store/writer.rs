@@ -58,7 +58,7 @@ pub(super) fn run(shared: &Shared, orders: &Receiver<Order>) {
             Ok(order) => shared.obey(order),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if cleaned.elapsed() >= HOUSEKEEPING {
+        if cleaned.elapsed() >= HOUSEKEEPING && shared.expect_home().is_ok() {
             shared.set_times(TIMES);
             cleaned = Instant::now();
         }
@@ -161,6 +161,7 @@ impl Shared {
         if self.closing.get().is_some_and(|deadline| Instant::now() > *deadline) {
             return Err(Unwritten::Closing);
         }
+        self.expect_home()?;
         self.expect_awake()?;
         self.expect_length(save)?;
         self.catalogue().declare(save.family.fingerprint, save.family.fields);
@@ -290,6 +291,10 @@ impl Shared {
             _ => {}
         }
         self.tally.dropped_writes.add(1);
+        if matches!(unwritten, Unwritten::Moved) {
+            // It was said when it was noticed.
+            return;
+        }
         if unwritten.is_full() {
             self.pause();
         }

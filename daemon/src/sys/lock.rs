@@ -7,10 +7,10 @@
 //! The file is never unlinked: two processes could otherwise hold "the" lock on two files of one name.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, process};
 
@@ -27,6 +27,15 @@ pub struct Holder {
 #[derive(Debug)]
 pub struct LockFile {
     file: File,
+    id: LockId,
+}
+
+/// Which file a lock is on. No other file is the same one for as long as the lock is held,
+/// whatever becomes of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockId {
+    device: u64,
+    inode: u64,
 }
 
 /// Why a lock could not be had.
@@ -65,7 +74,28 @@ impl LockFile {
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
         Holder::this_process(socket).write(&mut file).map_err(io)?;
-        Ok(Self { file })
+        let id = LockId::of(&file.metadata().map_err(io)?);
+        Ok(Self { file, id })
+    }
+
+    /// Which file it is.
+    #[must_use]
+    pub fn id(&self) -> LockId {
+        self.id
+    }
+}
+
+impl LockId {
+    /// Which file lies at `path` now.
+    ///
+    /// # Errors
+    /// When none does, or the system does not tell.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|found| Self::of(&found))
+    }
+
+    fn of(found: &Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino() }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
 use crate::service::stream::Responses;
 use crate::service::{Daemon, LogFilter};
+use crate::store::StoreHandle;
 
 #[async_trait]
 impl AdminService for Admin {
@@ -93,11 +94,15 @@ impl Daemon {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let paused = self.store.as_ref().and_then(|store| store.stats().paused);
-        let full = paused.map(|left| {
+        let Some(stats) = self.store.as_ref().map(StoreHandle::stats) else { return Vec::new() };
+        let full = stats.paused.map(|left| {
             format!("the disk is full: nothing is written for another {} s", left.as_secs() + 1)
         });
-        full.into_iter().collect()
+        let lost = stats.lost.then(|| {
+            let dir = self.facts.cache_dir();
+            format!("the cache directory {dir} was moved, removed or replaced: nothing is written")
+        });
+        full.into_iter().chain(lost).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::kv::layout::BLOCK;
 use crate::store::catalogue::FileId;
 use crate::store::contents::{Contents, examine};
 use crate::store::shared::Shared;
+use crate::sys::lock::LockId;
 
 /// Bytes on disk of a prompt of two blocks and a tail.
 const SMALL: u64 = 16_384 + 2 * PART as u64;
@@ -206,7 +207,8 @@ fn a_file_whose_header_two_threads_read_counts_once_against_the_daily_budget() {
     let mut kit = Kit::new();
     (1..4).for_each(|seed| kit.save(&prompt(seed, 70)));
     kit.close();
-    let shared = Shared::new(kit.settings.clone(), kit.tuning.clone());
+    let lock = LockId::at(&kit.settings.dir.join("lock")).unwrap();
+    let shared = Shared::new(kit.settings.clone(), kit.tuning.clone(), lock);
     shared.enter_names().unwrap();
     let unread = shared.catalogue().unread(10);
     let read = |id: &FileId| {

@@ -9,6 +9,7 @@ mod budget;
 mod crash;
 mod damage;
 mod full;
+mod moved;
 mod relative;
 mod remove;
 mod rewrite;
