@@ -109,8 +109,16 @@ impl Product<'_> {
             // SAFETY: the task of a tile alone works on its outputs, one strip of rows at a time.
             #[expect(unsafe_code, reason = "tiles do not overlap")]
             let y = unsafe { self.y.part(at + outputs.start..at + outputs.end) };
-            y.copy_from_slice(&sums[..outputs.len()]);
+            put(sums, y);
         }
+    }
+}
+
+/// Writes the outputs of a tile: all sixteen, in one piece, or fewer at the end of a matrix.
+fn put(sums: &Lanes, y: &mut [f32]) {
+    match <&mut Lanes>::try_from(&mut *y) {
+        Ok(y) => *y = *sums,
+        Err(_) => y.copy_from_slice(&sums[..y.len()]),
     }
 }
 
