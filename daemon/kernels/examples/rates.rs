@@ -70,7 +70,9 @@ fn formats(n: usize, k: usize) -> Vec<(&'static str, Matrix)> {
     let weights = noise(1, n * k);
     let mut narrow = vec![0; n * k];
     narrow_f16(&weights, &mut narrow);
-    let scale = noise(2, n * k / 32);
+    // As in most files, scales are f16.
+    let scale: Vec<f32> =
+        noise(2, n * k / 32).iter().map(|x| (x * 256.0).round() / 256.0).collect();
     let affine = |bits: u8, zero: u8| {
         let size = (1 << bits) as f32;
         let q = weights.iter().map(|x| ((x + 0.5) * size) as i16 - i16::from(zero));

@@ -30,7 +30,7 @@ use crate::disjoint::Disjoint;
 use crate::isa::{Isa, Kind, dispatched};
 use crate::lanes::{LANES, Lanes};
 use crate::linear::{even, over_tiles};
-use crate::matrix::{Format, Matrix};
+use crate::matrix::{Format, Groups, Matrix};
 use crate::pool::Pool;
 use crate::quantized::{Quantized, Row};
 
@@ -126,15 +126,14 @@ fn put(sums: &Lanes, y: &mut [f32]) {
 struct Weights<'a> {
     bits: u8,
     zero: i32,
-    /// `step >> group_shift` is the group of a step.
+    /// Pieces of a block that have scales of their own: 1 or 2.
+    pieces: usize,
+    /// `piece >> group_shift` is the group of a piece.
     group_shift: u32,
-    /// Steps that share one with a row's block, too.
-    piece: usize,
     steps: &'a [Step],
     /// Whether the codes lie two in a byte, as they are kept, and not one.
     packed: bool,
-    scales: &'a [Lanes],
-    mins: &'a [Lanes],
+    groups: Groups<'a>,
 }
 
 impl<'a> Weights<'a> {
@@ -150,7 +149,7 @@ impl<'a> Weights<'a> {
         let Format::Affine { code, group, .. } = matrix.format() else {
             panic!("the integer product of {matrix:?}");
         };
-        let (scales, mins) = matrix.tile_groups(tile);
+        let groups = matrix.tile_groups(tile);
         let codes = matrix.tile_codes(tile, code);
         let packed = code.is_nibbles() && rows == 1 && group >= BLOCK && isa.takes_nibbles();
         let steps = if code.is_nibbles() && !packed {
@@ -160,9 +159,16 @@ impl<'a> Weights<'a> {
         } else {
             codes.as_chunks().0
         };
+        let pieces = BLOCK / group.min(BLOCK);
+        let group_shift = (group / BLOCK).max(1).trailing_zeros();
         let (bits, zero) = (code.bits, i32::from(code.zero));
-        let (piece, group_shift) = (group.min(BLOCK) / 4, (group / 4).trailing_zeros());
-        Weights { bits, zero, group_shift, piece, steps, packed, scales, mins }
+        Weights { bits, zero, pieces, group_shift, steps, packed, groups }
+    }
+
+    /// Steps of a piece.
+    #[inline(always)]
+    fn piece_len(&self) -> usize {
+        if self.packed { STEPS / 2 } else { STEPS / self.pieces }
     }
 
     fn multiply<const R: usize>(&self, isa: Isa, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
@@ -182,9 +188,9 @@ impl<'a> Weights<'a> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     fn avx2<const R: usize>(&self, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
-        match (self.bits, !self.mins.is_empty(), self.packed) {
+        match (self.bits, self.groups.have_mins(), self.packed) {
             (4, true, true) => avx2::strip::<R, 4, true, true>(sums, self, x),
             (4, false, true) => avx2::strip::<R, 4, false, true>(sums, self, x),
             (4, true, _) => avx2::strip::<R, 4, true, false>(sums, self, x),
@@ -207,9 +213,12 @@ pub(crate) fn agrees(isa: Isa) -> bool {
     let uniform = |i: usize| crate::sample::uniform(7, 0, i as u64) - 0.5;
     let x: Vec<f32> = (0..5 * k).map(uniform).collect();
     let x = Quantized::on(Isa::PLAIN, &here, &x, k);
-    let codes = [(4, 0, 32), (5, 0, 64), (6, 32, 16), (8, 128, 32)];
-    codes.into_iter().all(|(bits, zero, group)| {
-        let scales: Vec<f32> = (0..n * k / group).map(uniform).collect();
+    // Scales that are f16 and scales that are not.
+    let (half, wide) = (64.0, 63.0);
+    let codes = [(4, 0, 32, half), (5, 0, 64, wide), (6, 32, 16, half), (8, 128, 32, wide)];
+    codes.into_iter().all(|(bits, zero, group, parts)| {
+        let scale = |i: usize| (uniform(i) * parts).round() / parts;
+        let scales: Vec<f32> = (0..n * k / group).map(scale).collect();
         let code = |i: usize| ((uniform(i) + 0.5) * f32::from(1_u16 << bits)) as i16;
         let q: Vec<i8> = (0..n * k).map(|i| (code(i) - zero) as i8).collect();
         let min = (zero == 0).then_some(&scales[..]);
@@ -314,7 +323,7 @@ mod tests {
         #[test]
         fn a_row_has_the_same_bits_whatever_rows_travel_with_it(
             cuts in proptest::collection::vec(1_usize..20, 1..6),
-            format in 0_usize..18,
+            format in 0_usize..36,
             threads in 1_usize..4,
         ) {
             let w = &quantised(37, 320)[format];

@@ -172,7 +172,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::code::Code;
-    use crate::convert::{narrow_bf16, narrow_f16};
+    use crate::convert::{f16_from_f32, f32_from_f16, narrow_bf16, narrow_f16};
     use crate::noise::{bits, isas, noise, pool};
     use crate::reference;
 
@@ -192,7 +192,11 @@ pub(crate) mod tests {
         .collect()
     }
 
-    /// One matrix of each quantised format that suits `k`.
+    fn as_f16(x: f32) -> f32 {
+        f32_from_f16(f16_from_f32(x))
+    }
+
+    /// One matrix of each quantised format that suits `k`, with scales of either width.
     pub(crate) fn quantised(n: usize, k: usize) -> Vec<Matrix> {
         let mut matrices = Vec::new();
         for (bits, zero) in [(4, 0), (4, 8), (5, 0), (5, 16), (6, 32), (8, 128)] {
@@ -204,9 +208,12 @@ pub(crate) mod tests {
                 if !k.is_multiple_of(group.max(32)) {
                     continue;
                 }
-                let (scale, min) = (noise(2, n * k / group), noise(3, n * k / group));
-                let min = (zero == 0).then_some(&min[..]);
-                matrices.push(Matrix::from_affine(n, k, (code, group), &q, &scale, min));
+                let wide = [2, 3].map(|seed| noise(seed, n * k / group));
+                let half = wide.clone().map(|wide| wide.into_iter().map(as_f16).collect());
+                for [scale, min] in [wide, half] {
+                    let min = (zero == 0).then_some(&min[..]);
+                    matrices.push(Matrix::from_affine(n, k, (code, group), &q, &scale, min));
+                }
             }
         }
         matrices
@@ -261,7 +268,7 @@ pub(crate) mod tests {
         #[test]
         fn a_row_has_the_same_bits_whatever_rows_travel_with_it(
             cuts in proptest::collection::vec(1_usize..20, 1..6),
-            format in 0_usize..21,
+            format in 0_usize..39,
             threads in 1_usize..4,
         ) {
             let w = &matrices(37, 320)[format];

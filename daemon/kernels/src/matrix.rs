@@ -14,6 +14,7 @@
 //! is overwritten in place cannot mix with it.
 
 mod buffer;
+mod groups;
 mod tile;
 
 use std::convert::Infallible;
@@ -24,10 +25,12 @@ use std::sync::{Mutex, PoisonError};
 use bytemuck::Pod;
 
 use crate::code::{BLOCK, Code};
-use crate::convert::{BF16, F16, Narrow};
+use crate::convert::{BF16, F16, Narrow, f16_from_f32, f32_from_f16};
 use crate::disjoint::Disjoint;
+use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::buffer::Buffer;
+pub(crate) use crate::matrix::groups::{Groups, Halves};
 pub use crate::matrix::tile::Tile;
 use crate::pool::Pool;
 
@@ -87,6 +90,8 @@ pub struct Matrix {
     weights: Buffer,
     scales: Buffer,
     mins: Buffer,
+    /// Whether scales and minima are f16, and not f32.
+    half: bool,
 }
 
 impl Matrix {
@@ -184,8 +189,16 @@ impl Matrix {
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(matrix),
+            None => Ok(matrix.narrowed()),
         }
+    }
+
+    /// The same with scales and minima as f16, if each of them is one.
+    fn narrowed(mut self) -> Matrix {
+        if let (Some(scales), Some(mins)) = (narrowed(&self.scales), narrowed(&self.mins)) {
+            (self.scales, self.mins, self.half) = (scales, mins, true);
+        }
+        self
     }
 
     fn zeroed(n: usize, k: usize, format: Format) -> Matrix {
@@ -199,6 +212,7 @@ impl Matrix {
             weights: Buffer::zeroed(tiles * format.tile_bytes(k)),
             scales: Buffer::zeroed(tiles * scale_groups * size_of::<Lanes>()),
             mins: Buffer::zeroed(tiles * min_groups * size_of::<Lanes>()),
+            half: false,
         }
     }
 
@@ -240,13 +254,14 @@ impl Matrix {
             Format::F16 => gather::<F16>(self.tile(tile), lane, out),
             Format::BF16 => gather::<BF16>(self.tile(tile), lane, out),
             Format::Affine { code, group, .. } => {
-                let (scales, mins) = self.tile_groups(tile);
+                let groups = self.tile_groups(tile);
                 let blocks = self.tile_codes(tile, code).chunks_exact(code.block_bytes());
                 for (block, (codes, out)) in blocks.zip(out.chunks_exact_mut(BLOCK)).enumerate() {
                     for (i, out) in out.iter_mut().enumerate() {
                         let at = (block * BLOCK + i) / group;
-                        let min = mins.get(at).map_or(0.0, |min| min[lane]);
-                        *out = (code.get(codes, lane, i) as f32).mul_add(scales[at][lane], min);
+                        let min = groups.mins(Isa::PLAIN, at).map_or(0.0, |min| min[lane]);
+                        let scale = groups.scales(Isa::PLAIN, at)[lane];
+                        *out = (code.get(codes, lane, i) as f32).mul_add(scale, min);
                     }
                 }
             }
@@ -263,8 +278,9 @@ impl Matrix {
 
     /// The scale and the minimum of a group of output `n`.
     pub(crate) fn scale(&self, n: usize, group: usize) -> (f32, Option<f32>) {
-        let (scales, mins) = self.tile_groups(n / LANES);
-        (scales[group][n % LANES], mins.get(group).map(|mins| mins[n % LANES]))
+        let (groups, lane) = (self.tile_groups(n / LANES), n % LANES);
+        let min = groups.mins(Isa::PLAIN, group).map(|mins| mins[lane]);
+        (groups.scales(Isa::PLAIN, group)[lane], min)
     }
 
     /// The weights of a tile, sixteen for each `k`.
@@ -280,14 +296,22 @@ impl Matrix {
         &self.weights.cast::<u8>()[tile * bytes..(tile + 1) * bytes]
     }
 
-    /// The scales and minima of a tile, one `[f32; 16]` for each group; none for plain formats.
+    /// The scales and minima of a tile; none for plain formats.
     #[inline(always)]
-    pub(crate) fn tile_groups(&self, tile: usize) -> (&[Lanes], &[Lanes]) {
+    pub(crate) fn tile_groups(&self, tile: usize) -> Groups<'_> {
         let (scales, mins) = self.format.groups(self.k);
-        (
-            &self.scales.cast::<Lanes>()[tile * scales..(tile + 1) * scales],
-            &self.mins.cast::<Lanes>()[tile * mins..(tile + 1) * mins],
-        )
+        let scales = tile * scales..(tile + 1) * scales;
+        let mins = tile * mins..(tile + 1) * mins;
+        match self.half {
+            true => Groups::Half {
+                scales: &self.scales.cast::<Halves>()[scales],
+                mins: &self.mins.cast::<Halves>()[mins],
+            },
+            false => Groups::Wide {
+                scales: &self.scales.cast::<Lanes>()[scales],
+                mins: &self.mins.cast::<Lanes>()[mins],
+            },
+        }
     }
 }
 
@@ -295,6 +319,17 @@ impl std::fmt::Debug for Matrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Matrix({} x {}, {:?}, {} bytes)", self.n, self.k, self.format, self.bytes())
     }
+}
+
+/// Numbers as f16, if each of them is one.
+fn narrowed(wide: &Buffer) -> Option<Buffer> {
+    let wide = wide.cast::<f32>();
+    let mut half = Buffer::zeroed(wide.len() * 2);
+    let exact = |(half, &wide): (&mut u16, &f32)| {
+        *half = f16_from_f32(wide);
+        f32_from_f16(*half).to_bits() == wide.to_bits()
+    };
+    half.cast_mut::<u16>().iter_mut().zip(wide).all(exact).then_some(half)
 }
 
 /// One row of a tile.
@@ -373,7 +408,10 @@ mod tests {
         assert_eq!(ragged.bytes(), 2 * 16 * 64 * 2, "two tiles");
         let affine =
             Matrix::from_affine(16, 64, (BYTES, 32), &[0; 1024], &[0.0; 32], Some(&[0.0; 32]));
-        assert_eq!(affine.bytes(), 1024 + 2 * 2 * 64);
+        assert_eq!(affine.bytes(), 1024 + 2 * 2 * 32, "scales and minima that are f16 stay so");
+        let third = [1.0 / 3.0; 32];
+        let affine = Matrix::from_affine(16, 64, (BYTES, 32), &[0; 1024], &third, None);
+        assert_eq!(affine.bytes(), 1024 + 2 * 64);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::code::{BLOCK, Code};
 use crate::convert::Narrow;
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{Columns, LANES, Lanes, strip};
-use crate::matrix::{Format, Matrix};
+use crate::matrix::{Format, Groups, Matrix};
 
 /// The longest run of `k` in a panel: 16 KiB of widened weights. A multiple of every group.
 pub(crate) const RUN: usize = 256;
@@ -72,8 +72,7 @@ pub(crate) struct Affine<'a> {
     code: Code,
     group: usize,
     codes: &'a [u8],
-    scales: &'a [Lanes],
-    mins: &'a [Lanes],
+    groups: Groups<'a>,
 }
 
 impl<'a> Packed<'a> for Affine<'a> {
@@ -81,13 +80,11 @@ impl<'a> Packed<'a> for Affine<'a> {
         let Format::Affine { code, group, .. } = matrix.format() else {
             unreachable!("an affine run of {matrix:?}");
         };
-        let (scales, mins) = matrix.tile_groups(tile);
-        let groups = run.start / group..run.end / group;
-        let mins = mins.get(groups.clone()).unwrap_or(&[]);
+        let groups = matrix.tile_groups(tile).part(run.start / group..run.end / group);
         let bytes = code.block_bytes();
         let codes =
             &matrix.tile_codes(tile, code)[run.start / BLOCK * bytes..run.end / BLOCK * bytes];
-        Affine { code, group, codes, scales: &scales[groups], mins }
+        Affine { code, group, codes, groups }
     }
 
     fn multiply<const R: usize>(self, isa: Isa, sums: &mut [Lanes; R], x: &[&[f32]; R]) {
@@ -98,7 +95,7 @@ impl<'a> Packed<'a> for Affine<'a> {
     where
         'a: 's,
     {
-        scratch.resize(self.scales.len() * self.group, [0.0; LANES]);
+        scratch.resize(self.groups.len() * self.group, [0.0; LANES]);
         widen_affine_on(isa, self, scratch);
         scratch
     }
@@ -107,18 +104,18 @@ impl<'a> Packed<'a> for Affine<'a> {
 impl<'a> Affine<'a> {
     /// The piece of the run that is number `i` of those that lie in one block and one group.
     #[inline(always)]
-    fn piece(&self, i: usize) -> Piece<'a> {
+    fn piece(&self, isa: Isa, i: usize) -> Piece<'a> {
         let (k, bytes) = (i * self.piece_len(), self.code.block_bytes());
         let group = k / self.group;
-        let min = if group < self.mins.len() { self.mins[group] } else { [0.0; LANES] };
+        let min = self.groups.mins(isa, group).unwrap_or([0.0; LANES]);
         let codes = &self.codes[k / BLOCK * bytes..][..bytes];
         let (first, len) = (k % BLOCK, self.piece_len());
-        Piece { code: self.code, codes, first, len, scale: self.scales[group], min }
+        Piece { code: self.code, codes, first, len, scale: self.groups.scales(isa, group), min }
     }
 
     #[inline(always)]
     fn pieces(&self) -> usize {
-        self.scales.len() * self.group / self.piece_len()
+        self.groups.len() * self.group / self.piece_len()
     }
 
     #[inline(always)]
@@ -175,7 +172,7 @@ fn strip_affine<const R: usize>(
 ) {
     let mut x = *x;
     for i in 0..weights.pieces() {
-        strip(isa, sums, &weights.piece(i), &x);
+        strip(isa, sums, &weights.piece(isa, i), &x);
         for x in &mut x {
             *x = &x[weights.piece_len()..];
         }
@@ -193,6 +190,6 @@ fn widen<C: Columns>(isa: Isa, weights: &C, to: &mut [Lanes]) {
 #[inline(always)]
 fn widen_affine(isa: Isa, weights: Affine<'_>, to: &mut [Lanes]) {
     for (i, to) in to.chunks_exact_mut(weights.piece_len()).enumerate() {
-        widen(isa, &weights.piece(i), to);
+        widen(isa, &weights.piece(isa, i), to);
     }
 }

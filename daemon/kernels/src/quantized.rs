@@ -3,7 +3,7 @@
 //! Every 32 consecutive values of a row share a scale `max |x| / 127`; a value becomes the nearest
 //! integer to `x * (127 / max |x|)`, halves to even. What a row becomes depends on that row alone.
 
-use crate::code::{BLOCK, STEPS};
+use crate::code::BLOCK;
 use crate::disjoint::Disjoint;
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{fold, larger, tree};
@@ -16,65 +16,34 @@ const TASK: usize = 256;
 #[derive(Debug, Default, Clone)]
 pub struct Quantized {
     k: usize,
-    q: Vec<i8>,
-    blocks: Vec<Scaled>,
+    blocks: Vec<Block>,
 }
 
-/// What a block's integers mean, and their sums, which minima and zero points are multiplied with.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Scaled {
+/// A row: its blocks in order.
+pub(crate) type Row<'a> = &'a [Block];
+
+/// A block and what products want of it, in one cache line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C, align(64))]
+pub(crate) struct Block {
+    pub(crate) q: [i8; BLOCK],
     /// `x` is about `q * scale`.
     pub(crate) scale: f32,
-    /// The sums of the integers of each [`Piece`].
-    sums: [i32; 4],
-    /// The same, scaled.
-    scaled: [f32; 4],
+    /// The sums of the integers, for zero points: of all, of the first half, of the second.
+    pub(crate) sums: [i32; 3],
+    /// The same, scaled, for minima.
+    pub(crate) scaled: [f32; 3],
 }
 
-/// A part of a block that shares a scale of the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
-    First,
-    Second,
-    Whole,
-}
+impl Block {
+    const ZERO: Block = Block { q: [0; BLOCK], scale: 0.0, sums: [0; 3], scaled: [0.0; 3] };
 
-impl Piece {
-    /// The piece of so many steps that begins at `step`.
-    #[inline(always)]
-    pub(crate) fn at(step: usize, steps: usize) -> Piece {
-        match (steps < STEPS, step % STEPS) {
-            (false, _) => Piece::Whole,
-            (true, 0) => Piece::First,
-            (true, _) => Piece::Second,
-        }
+    fn new(q: [i8; BLOCK], scale: f32) -> Block {
+        let half = |i: usize| q[i * 16..(i + 1) * 16].iter().map(|&q| i32::from(q)).sum::<i32>();
+        let [first, second] = [half(0), half(1)];
+        let sums = [first + second, first, second];
+        Block { q, scale, sums, scaled: sums.map(|sum| sum as f32 * scale) }
     }
-}
-
-impl Scaled {
-    fn new(scale: f32, [first, second]: [i32; 2]) -> Scaled {
-        let sums = [first, second, first + second, 0];
-        Scaled { scale, sums, scaled: sums.map(|sum| sum as f32 * scale) }
-    }
-
-    /// The sum of the integers of a piece.
-    #[inline(always)]
-    pub(crate) fn sum(&self, piece: Piece) -> i32 {
-        self.sums[piece as usize]
-    }
-
-    /// The same, scaled.
-    #[inline(always)]
-    pub(crate) fn scaled_sum(&self, piece: Piece) -> f32 {
-        self.scaled[piece as usize]
-    }
-}
-
-/// One row.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Row<'a> {
-    pub(crate) q: &'a [i8],
-    pub(crate) blocks: &'a [Scaled],
 }
 
 impl Quantized {
@@ -106,31 +75,25 @@ impl Quantized {
     }
 
     fn fill_on(&mut self, isa: Isa, pool: &Pool, x: &[f32], k: usize) {
-        self.resize(x.len() / k.max(1), k);
-        assert_eq!(x.len(), self.q.len(), "whole rows of {k}");
-        let blocks = self.blocks.len();
-        let run = blocks.div_ceil(4 * pool.threads()).max(TASK);
-        let (q, scales) = (Disjoint::new(&mut self.q), Disjoint::new(&mut self.blocks));
-        pool.run(blocks.div_ceil(run), &|i| {
-            let (start, end) = (i * run, blocks.min((i + 1) * run));
+        assert!(k.is_multiple_of(BLOCK), "rows of {k} are no blocks of {BLOCK}");
+        assert!(x.len().is_multiple_of(k.max(1)), "whole rows of {k}");
+        let count = x.len() / BLOCK;
+        self.k = k;
+        self.blocks.resize(count, Block::ZERO);
+        let run = count.div_ceil(4 * pool.threads()).max(TASK);
+        let blocks = Disjoint::new(&mut self.blocks);
+        pool.run(count.div_ceil(run), &|i| {
+            let (start, end) = (i * run, count.min((i + 1) * run));
             // SAFETY: task `i` alone takes the run of blocks that begins at block `i * run`.
             #[expect(unsafe_code, reason = "runs of blocks do not overlap")]
-            let (q, scales) =
-                unsafe { (q.part(start * BLOCK..end * BLOCK), scales.part(start..end)) };
-            quantize_on(isa, &x[start * BLOCK..end * BLOCK], q, scales);
+            let blocks = unsafe { blocks.part(start..end) };
+            quantize_on(isa, &x[start * BLOCK..end * BLOCK], blocks);
         });
-    }
-
-    fn resize(&mut self, t: usize, k: usize) {
-        assert!(k.is_multiple_of(BLOCK), "rows of {k} are no blocks of {BLOCK}");
-        self.k = k;
-        self.q.resize(t * k, 0);
-        self.blocks.resize(t * k / BLOCK, Scaled::default());
     }
 
     /// T.
     pub fn rows(&self) -> usize {
-        self.q.len() / self.k.max(1)
+        self.blocks.len() * BLOCK / self.k.max(1)
     }
 
     /// K.
@@ -141,31 +104,28 @@ impl Quantized {
     #[inline(always)]
     pub(crate) fn row(&self, t: usize) -> Row<'_> {
         let blocks = self.k / BLOCK;
-        Row { q: &self.q[t * self.k..][..self.k], blocks: &self.blocks[t * blocks..][..blocks] }
+        &self.blocks[t * blocks..][..blocks]
     }
 }
 
-dispatched! {
-    pub(crate) fn quantize_on(x: &[f32], q: &mut [i8], blocks: &mut [Scaled]) = quantize;
-}
+dispatched! { pub(crate) fn quantize_on(x: &[f32], blocks: &mut [Block]) = quantize; }
 
 #[inline(always)]
-fn quantize(_isa: Isa, x: &[f32], q: &mut [i8], blocks: &mut [Scaled]) {
-    let (x, q) = (x.as_chunks::<BLOCK>().0, q.as_chunks_mut::<BLOCK>().0);
-    for ((x, q), block) in x.iter().zip(q).zip(blocks) {
-        *block = quantize_block(x, q);
+fn quantize(_isa: Isa, x: &[f32], blocks: &mut [Block]) {
+    for (x, block) in x.as_chunks().0.iter().zip(blocks) {
+        *block = quantize_block(x);
     }
 }
 
 #[inline(always)]
-fn quantize_block(x: &[f32; BLOCK], q: &mut [i8; BLOCK]) -> Scaled {
+fn quantize_block(x: &[f32; BLOCK]) -> Block {
     let max = tree(fold(x, 0.0, |max, x| larger(max, x.abs())), larger);
     let inverse = if max > 0.0 { 127.0 / max } else { 0.0 };
+    let mut q = [0; BLOCK];
     for (q, &x) in q.iter_mut().zip(x) {
         *q = nearest(x * inverse);
     }
-    let half = |i: usize| q[i * 16..(i + 1) * 16].iter().map(|&q| i32::from(q)).sum::<i32>();
-    Scaled::new(max / 127.0, [half(0), half(1)])
+    Block::new(q, max / 127.0)
 }
 
 /// The nearest integer, halves to even, of a number that is clamped to `-127..=127`; 0 for NaN.
@@ -201,22 +161,24 @@ mod tests {
         let x: Vec<f32> = noise(1, t * k).iter().map(|x| x * x * x * 100.0).collect();
         let want = Quantized::on(Isa::PLAIN, &pool(1), &x, k);
         let scales = |q: &Quantized| -> Vec<u32> {
-            let each = |b: &Scaled| [b.scale, b.scaled[0], b.scaled[1], b.scaled[2]];
+            let each = |b: &Block| [b.scale, b.scaled[0], b.scaled[1], b.scaled[2]];
             bits(&q.blocks.iter().flat_map(each).collect::<Vec<_>>())
         };
         for isa in isas() {
             let got = Quantized::on(isa, &pool(2), &x, k);
-            assert_eq!((&got.q, scales(&got)), (&want.q, scales(&want)), "{isa:?}");
+            assert_eq!((&got.blocks, scales(&got)), (&want.blocks, scales(&want)), "{isa:?}");
         }
-        for (i, (&x, &q)) in x.iter().zip(&want.q).enumerate() {
-            let scale = want.blocks[i / BLOCK].scale;
-            assert!((x - f32::from(q) * scale).abs() <= 0.5001 * scale, "{x} as {q} * {scale}");
+        for (x, block) in x.chunks(BLOCK).zip(&want.blocks) {
+            for (&x, &q) in x.iter().zip(&block.q) {
+                let error = (x - f32::from(q) * block.scale).abs();
+                assert!(error <= 0.5001 * block.scale, "{x} as {q} * {}", block.scale);
+            }
         }
     }
 
     #[test]
     fn a_block_of_zeros_is_zeros() {
         let zeros = Quantized::new(&pool(1), &[0.0; 32], 32);
-        assert_eq!((zeros.q, zeros.blocks[0].scale), (vec![0; 32], 0.0));
+        assert_eq!(zeros.blocks, [Block::ZERO]);
     }
 }

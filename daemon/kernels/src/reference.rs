@@ -35,11 +35,12 @@ pub fn linear_fast(x: &Quantized, w: &Matrix, bias: Option<&[f32]>, y: &mut [f32
             for start in (0..w.k()).step_by(piece) {
                 let (mut dot, mut integers) = (0, 0);
                 for k in start..start + piece {
-                    dot += w.integer(n, k) * i32::from(row.q[k]);
-                    integers += i32::from(row.q[k]);
+                    let q = i32::from(row[k / 32].q[k % 32]);
+                    dot += w.integer(n, k) * q;
+                    integers += q;
                 }
                 let (scale, min) = w.scale(n, start / group);
-                let of_row = row.blocks[start / 32].scale;
+                let of_row = row[start / 32].scale;
                 sum = (dot as f32).mul_add(scale * of_row, sum);
                 if let Some(min) = min {
                     sum = min.mul_add(integers as f32 * of_row, sum);

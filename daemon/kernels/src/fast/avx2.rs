@@ -8,15 +8,19 @@ use std::arch::x86_64::*;
 
 use super::Weights;
 use crate::code::{STEPS, Step};
+use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::quantized::{Piece, Row};
+use crate::quantized::{Block, Row};
+
+/// What f16 scales are widened with.
+const ISA: Isa = Isa(Kind::Avx2);
 
 /// Eight lanes and the other eight.
 type Pair<V> = [V; 2];
 
 /// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`; `PACKED` ones lie
 /// two in a byte.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKED: bool>(
     sums: &mut [Lanes; R],
     weights: &Weights<'_>,
@@ -24,27 +28,39 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKE
 ) {
     // Signed codes of 8 bits have lost 128 already.
     let zero = weights.zero - if BITS == 8 { 128 } else { 0 };
+    let (pieces, len) = (weights.pieces, weights.piece_len());
     let mut held = [[_mm256_setzero_ps(); 2]; R];
-    let steps = weights.piece;
-    let per_step = if PACKED { 2 } else { 1 };
-    for step in (0..per_step * weights.steps.len()).step_by(steps) {
-        let dots = match PACKED {
-            true => packed(&weights.steps[step / 2..(step + steps) / 2], x, step),
-            false => dot::<R, BITS>(&weights.steps[step..step + steps], x, step),
-        };
-        let (piece, group) = (Piece::at(step, steps), step >> weights.group_shift);
-        let scales = pair(&weights.scales[group]);
-        let mins = if MIN { pair(&weights.mins[group]) } else { scales };
+    for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
+        let (block, part) = if pieces == 1 { (i, 0) } else { (i / 2, i % 2) };
+        let mut rows: [&Block; R] = [&x[0][block]; R];
         for r in 0..R {
-            let row = &x[r].blocks[step / STEPS];
-            let dots = minus(dots[r], zero, row.sum(piece));
-            let scale = _mm256_set1_ps(row.scale);
-            for half in 0..2 {
-                let scale = _mm256_mul_ps(scales[half], scale);
-                held[r][half] = _mm256_fmadd_ps(dots[half], scale, held[r][half]);
+            rows[r] = &x[r][block];
+        }
+        let mut dots = match PACKED {
+            true => packed(codes, &rows),
+            false => dot::<R, BITS>(codes, &rows, part * len),
+        };
+        let (group, sum) = (i >> weights.group_shift, pieces - 1 + part);
+        if zero != 0 {
+            for r in 0..R {
+                let zero = _mm256_set1_epi32(zero * rows[r].sums[sum]);
+                dots[r] = [_mm256_sub_epi32(dots[r][0], zero), _mm256_sub_epi32(dots[r][1], zero)];
             }
-            if MIN {
-                let offset = _mm256_set1_ps(row.scaled_sum(piece));
+        }
+        let scales = pair(&weights.groups.scales(ISA, group));
+        for r in 0..R {
+            let scale = _mm256_set1_ps(rows[r].scale);
+            for half in 0..2 {
+                let dot = _mm256_cvtepi32_ps(dots[r][half]);
+                let scale = _mm256_mul_ps(scales[half], scale);
+                held[r][half] = _mm256_fmadd_ps(dot, scale, held[r][half]);
+            }
+        }
+        let mins = if MIN { weights.groups.mins(ISA, group) } else { None };
+        if let Some(mins) = mins {
+            let mins = pair(&mins);
+            for r in 0..R {
+                let offset = _mm256_set1_ps(rows[r].scaled[sum]);
                 for half in 0..2 {
                     held[r][half] = _mm256_fmadd_ps(mins[half], offset, held[r][half]);
                 }
@@ -56,17 +72,6 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKE
     }
 }
 
-/// `dots - zero * sum`, as f32.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn minus(mut dots: Pair<__m256i>, zero: i32, sum: i32) -> Pair<__m256> {
-    if zero != 0 {
-        let zero = _mm256_set1_epi32(zero * sum);
-        dots = [_mm256_sub_epi32(dots[0], zero), _mm256_sub_epi32(dots[1], zero)];
-    }
-    [_mm256_cvtepi32_ps(dots[0]), _mm256_cvtepi32_ps(dots[1])]
-}
-
 /// The integer dot products of a piece; of signed codes `u - 128` for 8 bits.
 ///
 /// How many steps there are is not known when this is compiled: unrolled, the loop would be turned
@@ -75,7 +80,7 @@ fn minus(mut dots: Pair<__m256i>, zero: i32, sum: i32) -> Pair<__m256> {
 #[inline]
 fn dot<const R: usize, const BITS: u8>(
     codes: &[Step],
-    x: &[Row<'_>; R],
+    x: &[&Block; R],
     step: usize,
 ) -> [Pair<__m256i>; R] {
     let mut sums = [[_mm256_setzero_si256(); 2]; R];
@@ -108,13 +113,12 @@ fn dot<const R: usize, const BITS: u8>(
 /// The integer dot products of a block whose codes lie two in a byte.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn packed<const R: usize>(codes: &[Step], x: &[Row<'_>; R], step: usize) -> [Pair<__m256i>; R] {
+fn packed<const R: usize>(codes: &[Step], x: &[&Block; R]) -> [Pair<__m256i>; R] {
     let (mut sums, mut short) =
         ([[_mm256_setzero_si256(); 2]; R], [[_mm256_setzero_si256(); 2]; R]);
     let mut rows: [[&[[i8; 4]]; 2]; R] = [[&[]; 2]; R];
     for r in 0..R {
-        let row = &x[r].q.as_chunks().0[step..step + 2 * codes.len()];
-        let (low, high) = row.split_at(codes.len());
+        let (low, high) = x[r].q.as_chunks().0.split_at(codes.len());
         rows[r] = [low, &high[..codes.len()]];
     }
     let mask = _mm256_set1_epi8(15);

@@ -7,9 +7,13 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::Weights;
-use crate::code::{STEPS, Step};
+use crate::code::Step;
+use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::quantized::{Piece, Row};
+use crate::quantized::{Block, Row};
+
+/// What f16 scales are widened with.
+const ISA: Isa = Isa(Kind::Dot);
 
 /// Sixteen lanes.
 type Quads<V> = [V; 4];
@@ -24,22 +28,23 @@ pub(super) fn strip<const R: usize>(
     // Codes of 8 bits are made signed, which takes 128 away.
     let top = if weights.bits == 8 { 128 } else { 0 };
     let zero = weights.zero - i32::from(top);
-    let steps = weights.piece;
+    let len = weights.piece_len();
     let mut held = [[vdupq_n_f32(0.0); 4]; R];
-    for step in (0..weights.steps.len()).step_by(steps) {
-        let dots = dot(&weights.steps[step..step + steps], top, x, step);
-        let (piece, group) = (Piece::at(step, steps), step >> weights.group_shift);
-        let scales = quads(&weights.scales[group]);
-        let mins = weights.mins.get(group).map(|mins| quads(mins));
+    for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
+        let (block, part) = (i / weights.pieces, i % weights.pieces);
+        let rows: [&Block; R] = std::array::from_fn(|r| &x[r][block]);
+        let dots = dot(codes, top, &rows, part * len);
+        let (group, sum) = (i >> weights.group_shift, weights.pieces - 1 + part);
+        let scales = quads(&weights.groups.scales(ISA, group));
+        let mins = weights.groups.mins(ISA, group).map(|mins| quads(&mins));
         for r in 0..R {
-            let row = &x[r].blocks[step / STEPS];
-            let zero = vdupq_n_s32(zero * row.sum(piece));
+            let zero = vdupq_n_s32(zero * rows[r].sums[sum]);
             for quad in 0..4 {
                 let dot = vcvtq_f32_s32(vsubq_s32(dots[r][quad], zero));
-                let scale = vmulq_n_f32(scales[quad], row.scale);
+                let scale = vmulq_n_f32(scales[quad], rows[r].scale);
                 held[r][quad] = vfmaq_f32(held[r][quad], dot, scale);
                 if let Some(mins) = mins {
-                    held[r][quad] = vfmaq_n_f32(held[r][quad], mins[quad], row.scaled_sum(piece));
+                    held[r][quad] = vfmaq_n_f32(held[r][quad], mins[quad], rows[r].scaled[sum]);
                 }
             }
         }
@@ -55,7 +60,7 @@ pub(super) fn strip<const R: usize>(
 fn dot<const R: usize>(
     codes: &[Step],
     top: u8,
-    x: &[Row<'_>; R],
+    x: &[&Block; R],
     step: usize,
 ) -> [Quads<int32x4_t>; R] {
     let mut sums = [[vdupq_n_s32(0); 4]; R];

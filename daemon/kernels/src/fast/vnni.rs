@@ -7,9 +7,13 @@
 use std::arch::x86_64::*;
 
 use super::Weights;
-use crate::code::{STEPS, Step};
+use crate::code::Step;
+use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::quantized::{Piece, Row};
+use crate::quantized::{Block, Row};
+
+/// What f16 scales are widened with.
+const ISA: Isa = Isa(Kind::Vnni);
 
 /// Adds to the sums of `R` rows all pieces of a tile.
 #[target_feature(enable = "avx512f,avx512vnni")]
@@ -18,22 +22,22 @@ pub(super) fn strip<const R: usize>(
     weights: &Weights<'_>,
     x: &[Row<'_>; R],
 ) {
-    let steps = weights.piece;
+    let len = weights.piece_len();
     let mut held = [_mm512_setzero_ps(); R];
-    for step in (0..weights.steps.len()).step_by(steps) {
-        let dots = dot(&weights.steps[step..step + steps], x, step);
-        let (piece, group) = (Piece::at(step, steps), step >> weights.group_shift);
-        let scales: __m512 = bytemuck::cast(weights.scales[group]);
-        let mins = weights.mins.get(group).map(|mins| bytemuck::cast(*mins));
+    for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
+        let (block, part) = (i / weights.pieces, i % weights.pieces);
+        let rows: [&Block; R] = std::array::from_fn(|r| &x[r][block]);
+        let dots = dot(codes, &rows, part * len);
+        let (group, sum) = (i >> weights.group_shift, weights.pieces - 1 + part);
+        let scales: __m512 = bytemuck::cast(weights.groups.scales(ISA, group));
+        let mins = weights.groups.mins(ISA, group).map(bytemuck::cast::<Lanes, __m512>);
         for r in 0..R {
-            let row = &x[r].blocks[step / STEPS];
-            let zero = _mm512_set1_epi32(weights.zero * row.sum(piece));
+            let zero = _mm512_set1_epi32(weights.zero * rows[r].sums[sum]);
             let dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(dots[r], zero));
-            let scale = _mm512_mul_ps(scales, _mm512_set1_ps(row.scale));
+            let scale = _mm512_mul_ps(scales, _mm512_set1_ps(rows[r].scale));
             held[r] = _mm512_fmadd_ps(dot, scale, held[r]);
             if let Some(mins) = mins {
-                let offset = _mm512_set1_ps(row.scaled_sum(piece));
-                held[r] = _mm512_fmadd_ps(mins, offset, held[r]);
+                held[r] = _mm512_fmadd_ps(mins, _mm512_set1_ps(rows[r].scaled[sum]), held[r]);
             }
         }
     }
@@ -45,7 +49,7 @@ pub(super) fn strip<const R: usize>(
 /// The integer dot products of a piece, which has an even number of steps.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-fn dot<const R: usize>(codes: &[Step], x: &[Row<'_>; R], step: usize) -> [__m512i; R] {
+fn dot<const R: usize>(codes: &[Step], x: &[&Block; R], step: usize) -> [__m512i; R] {
     let mut sums = [[_mm512_setzero_si512(); 2]; R];
     let mut rows: [&[[[i8; 4]; 2]]; R] = [&[]; R];
     for r in 0..R {
