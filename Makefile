@@ -17,7 +17,7 @@ endif
 # The real model of the tests.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos test-arm test model demo bench bench-peers install
+.PHONY: help build check fmt clippy doc house check-macos test-arm test model demo bench bench-peers bench-quality install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-arm                 the kernels on emulated NEON"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make bench-peers              the same beside llama.cpp"
+	@echo "make bench-quality            perplexity of each numerics and KV type, llama.cpp's beside it"
 	@echo "make install PREFIX=$(PREFIX)"
 
 # All programs in one selection, so that dependencies are built once.
@@ -79,6 +80,9 @@ bench: build
 # Beside llama.cpp, which is built from its source on PyPI; slow the first time.
 bench-peers: build model
 	@$(PYTHON) tests/peers/run.py $(TINYGPT_REAL_MODEL)
+
+bench-quality: build model
+	@$(PYTHON) tests/peers/perplexity.py $(TINYGPT_REAL_MODEL)
 
 # -- install ------------------------------------------------------------------
 

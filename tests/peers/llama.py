@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -9,7 +10,8 @@ import venv
 from pathlib import Path
 
 VERSION = "0.3.36"
-TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize")
+TITLE = f"llama.cpp of llama-cpp-python {VERSION}"
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-perplexity", "llama-quantize")
 OFF = ("LLAMA_CURL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER")
 
 
@@ -18,23 +20,30 @@ def build(folder: Path) -> Path:
     programs = folder / "build" / "bin"
     if all((programs / tool).exists() for tool in TOOLS):
         return programs
-    tools = folder / "venv"
-    if not (tools / "bin" / "ninja").exists():
-        venv.create(tools, with_pip=True)
-        run(tools / "bin" / "pip", "install", "--quiet", "cmake", "ninja")
+    tools = pip(folder).parent
+    if not (tools / "ninja").exists():
+        run(tools / "pip", "install", "--quiet", "cmake", "ninja")
     source = folder / f"llama_cpp_python-{VERSION}"
     if not source.exists():
         wanted = f"llama-cpp-python=={VERSION}"
-        options = ("--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation")
-        run(tools / "bin" / "pip", "download", *options, "--dest", folder, wanted)
+        options = ("--quiet", "--no-deps", "--no-binary", "llama-cpp-python")
+        run(tools / "pip", "download", *options, "--dest", folder, wanted)
         with tarfile.open(f"{source}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
-    path = f"{tools / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     configure = ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", folder / "build", "-G", "Ninja"]
     run(*configure, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in OFF), env=environment)
     run("cmake", "--build", folder / "build", "--target", *TOOLS, env=environment)
     return programs
+
+
+def pip(folder: Path) -> Path:
+    """The pip of an environment below `folder`, made unless it is there."""
+    tools = folder / "venv"
+    if not (tools / "bin" / "pip").exists():
+        venv.create(tools, with_pip=True)
+    return tools / "bin" / "pip"
 
 
 def rates(programs: Path, model: Path, threads: int, prompts: list[int], depths: list[int]) -> dict:
@@ -48,7 +57,8 @@ def rates(programs: Path, model: Path, threads: int, prompts: list[int], depths:
 
 
 def bench(programs: Path, model: Path, threads: int, *arguments: object) -> float:
-    command = [programs / "llama-bench", "-m", model, "-t", threads, "-r", 1, "-o", "json", *arguments]
+    command = [programs / "llama-bench", "-m", model, "-t", threads, "-r", 1, "-fa", "off", "-o", "json"]
+    command += arguments
     output = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout
     [result] = json.loads(output)
     return result["avg_ts"]
@@ -62,6 +72,18 @@ def shared(programs: Path, model: Path, threads: int, prefix: int, sequences: in
     output = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True).stdout
     results = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return results[-1]["speed_tg"]
+
+
+def perplexity(
+    programs: Path, model: Path, threads: int, text: Path, window: int, windows: int
+) -> float:
+    """Over the second halves of the text's first windows, with keys and values in f32."""
+    sizes = ("-c", window, "--chunks", windows, "-t", threads)
+    options = ("-fa", "off", "-ctk", "f32", "-ctv", "f32")
+    command = [programs / "llama-perplexity", "-m", model, "-f", text, *sizes, *options]
+    done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True)
+    [found] = re.findall(r"Final estimate: PPL = ([0-9.]+)", done.stdout + done.stderr)
+    return float(found)
 
 
 def quantize(programs: Path, model: Path, kind: str) -> Path:

@@ -1,10 +1,11 @@
-"""This project's side: a real daemon without a cache directory, asked by the client binary."""
+"""This project's side: real daemons, asked by the client binary."""
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,19 +14,22 @@ GENERATED = 65
 
 
 class Daemon:
-    """A daemon on a model, in a folder of its own."""
+    """A daemon on a model, in a folder of its own; in memory alone unless it is given a cache."""
 
-    def __init__(self, programs: Path, model: Path, threads: int, *options: str) -> None:
+    def __init__(
+        self, programs: Path, model: Path, threads: int, *options: str, cache: Path | None = None
+    ) -> None:
         self.programs, self.model, self.threads, self.options = programs, model, threads, options
+        self.keep = ("--no-persist",) if cache is None else ("--cache-dir", cache)
 
     def __enter__(self) -> Self:
         self.home = tempfile.TemporaryDirectory(prefix="tinygpt-peers-")
         self.socket = Path(self.home.name) / "s"
         self.environment = os.environ | {"HOME": self.home.name, "TINYGPT_SOCKET": str(self.socket)}
-        where = ("--no-persist", "--log", "error", "--threads", str(self.threads))
+        where = (*self.keep, "--log", "error", "--threads", str(self.threads))
         command = [self.programs / "tinygptd", *where, "--model", self.model, *self.options]
         self.process = subprocess.Popen([*map(str, command)], env=self.environment)
-        self.client("wait", "--ready")
+        self.listening()
         return self
 
     def __exit__(
@@ -35,20 +39,36 @@ class Daemon:
         self.process.wait()
         self.home.cleanup()
 
-    def client(self, *arguments: object) -> str:
+    def listening(self) -> None:
+        """Waits for its socket alone: what is asked of it then waits for the model."""
+        while self.process.poll() is None:
+            with socket.socket(socket.AF_UNIX) as client:
+                if client.connect_ex(str(self.socket)) == 0:
+                    return
+            time.sleep(0.0005)
+        raise RuntimeError(f"tinygptd ended with {self.process.returncode}")
+
+    def client(self, *arguments: object, input: str | None = None) -> str:
         command = [self.programs / "tinygpt-client", *arguments]
         done = subprocess.run(
-            [*map(str, command)], check=True, capture_output=True, text=True, env=self.environment
+            [*map(str, command)], check=True, stdout=subprocess.PIPE, text=True, input=input,
+            env=self.environment,
         )
         return done.stdout
 
     def sample(self, ids: list[int], tokens: int, *options: str) -> dict:
-        prompt = ",".join(map(str, ids))
-        fixed = ("sample", "--json", "--temperature", "0", "-n", tokens)
-        return json.loads(self.client(*fixed, "--token-ids", prompt, *options))
+        fixed = ("sample", "--quiet", "--json", "--temperature", "0", "-n", tokens)
+        return json.loads(self.client(*fixed, "--token-ids", ",".join(map(str, ids)), *options))
+
+    def score(self, ids: list[int]) -> list[float | None]:
+        """The log-probability of each of these; the first has none."""
+        fixed = ("score", "--quiet", "--json", "--cache-policy", "bypass")
+        answer = json.loads(self.client(*fixed, "--token-ids", ",".join(map(str, ids))))
+        return [token["logprob"] for token in answer["logprobs"]]
 
     def rates(self, prompts: list[int], depths: list[int]) -> dict:
         """Tokens per second of one run: `("prefill", n)` and `("decode", depth)`."""
+        self.client("wait", "--ready")
         measured = {}
         for tokens in prompts:
             took = self.sample(ids(tokens), 1, "--cache-policy", "bypass")["timings"]["prefill_ms"]
@@ -59,13 +79,21 @@ class Daemon:
         return measured
 
     def shared(self, prefix: int, sequences: int) -> float:
-        """Tokens per second that `sequences` generate together behind one prompt of `prefix`."""
-        self.client("warm", "--token-ids", ",".join(map(str, ids(prefix))))
-        prompts = [[*ids(prefix), 2000 + last] for last in range(sequences)]
-        with ThreadPoolExecutor(sequences) as pool:
-            samples = list(pool.map(lambda prompt: self.sample(prompt, GENERATED), prompts))
-        longest = max(sample["timings"]["decode_ms"] for sample in samples)
-        return sum(map(decoded, samples)) / longest * 1e3
+        """Tokens per second that `sequences` generate together behind one prompt of `prefix`, from
+        the first token that one of them has to the last."""
+        self.client("warm", "--quiet", "--token-ids", ",".join(map(str, ids(prefix))))
+        prompts = ([*ids(prefix), 2000 + last] for last in range(sequences))
+        lines = "\n".join(json.dumps({"token_ids": prompt}) for prompt in prompts)
+        fixed = ("sample", "--batch", "-", "--jobs", sequences, "-n", GENERATED, "--temperature", "0")
+        samples = [*map(json.loads, self.client(*fixed, input=lines).splitlines())]
+        times = [sample["timings"] for sample in samples]
+        took = max(time["total_ms"] for time in times) - min(time["ttft_ms"] for time in times)
+        return sum(map(decoded, samples)) / took * 1e3
+
+    def per_token(self) -> tuple[int, int]:
+        """Bytes that a decoded token reads: of weights, and of keys and values per token before it."""
+        [model] = json.loads(self.client("models", "--json"))["models"]
+        return model["weight_bytes"], model["kv_bytes_per_token"]
 
 
 def decoded(sample: dict) -> int:
