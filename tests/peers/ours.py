@@ -92,7 +92,8 @@ class Daemon:
 
     def per_token(self) -> tuple[int, int]:
         """Bytes that a decoded token reads: of weights, and of keys and values per token before it."""
-        [model] = json.loads(self.client("models", "--json"))["models"]
+        models = json.loads(self.client("models", "--json"))["models"]
+        [model] = [model for model in models if model["default"]]
         return model["weight_bytes"], model["kv_bytes_per_token"]
 
 

@@ -8,19 +8,21 @@ Prints the tables of docs/performance.md. Absolute times drift on shared machine
 
 import argparse
 import os
-import platform
+import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 
 import llama
 import ours
+import whole
+from machine import PEERS, PROGRAMS, heading
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
 PROMPTS = [512, 2048]
 DEPTHS = [0, 1024, 4096]
-SHARED = [1, 4, 8, 16]
+PREFIX = 1024
+SEQUENCES = [1, 8, 16]
+OTHERS = ("Q8_0", "Q4_0")
 
 
 def main() -> None:
@@ -29,53 +31,81 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    programs = llama.build(TARGET / "peers")
-    print(f"{processor()}, {options.threads} threads, {options.rounds} rounds; ", end="")
-    print(f"llama.cpp of llama-cpp-python {llama.VERSION}; {options.model.name}\n")
-    single(programs, options.model, options, PROMPTS, DEPTHS)
-    together(programs, options.model, options)
-    for kind in ("Q8_0", "Q4_0"):
-        print(f"\nthe same model as {kind}\n")
-        single(programs, llama.quantize(programs, options.model, kind), options, [512], [0])
+    programs = llama.build(PEERS)
+    print(f"{options.model.name}, {options.threads} threads, {options.rounds} rounds")
+    print(f"{heading()}; {llama.TITLE}")
+    alone(programs, options.model, options, PROMPTS, DEPTHS)
+    together(programs, options)
+    for kind in OTHERS:
+        other = llama.quantize(programs, options.model, kind)
+        alone(programs, other, options, PROMPTS[:1], DEPTHS[:1])
+    limits(options)
+    processes(options)
 
 
-def single(
+def alone(
     programs: Path, model: Path, options: argparse.Namespace, prompts: list[int], depths: list[int]
 ) -> None:
     rounds = []
     for _ in range(options.rounds):
         theirs = llama.rates(programs, model, options.threads, prompts, depths)
-        with ours.Daemon(TARGET / "release", model, options.threads) as daemon:
+        with ours.Daemon(PROGRAMS, model, options.threads) as daemon:
             rounds.append((theirs, daemon.rates(prompts, depths)))
-    table([(f"{name} {size}", [(t[name, size], o[name, size]) for t, o in rounds])
-           for name, size in rounds[0][0]])
+    rows = [(f"{name} {size}", [(t[name, size], o[name, size]) for t, o in rounds])
+            for name, size in rounds[0][0]]
+    table(f"{model.name}, tokens/s", rows)
 
 
-def together(programs: Path, model: Path, options: argparse.Namespace) -> None:
+def together(programs: Path, options: argparse.Namespace) -> None:
     rows = []
-    for sequences in SHARED:
+    for sequences in SEQUENCES:
         pairs = []
         for _ in range(options.rounds):
-            theirs = llama.shared(programs, model, options.threads, 1024, sequences)
-            with ours.Daemon(TARGET / "release", model, options.threads) as daemon:
-                pairs.append((theirs, daemon.shared(1024, sequences)))
-        rows.append((f"{sequences} on a shared 1,024", pairs))
-    print()
-    table(rows)
+            theirs = llama.shared(programs, options.model, options.threads, PREFIX, sequences)
+            with ours.Daemon(PROGRAMS, options.model, options.threads) as daemon:
+                pairs.append((theirs, daemon.shared(PREFIX, sequences)))
+        rows.append((f"decode of {sequences}", pairs))
+    table(f"together on a prefix of {PREFIX}, tokens/s", rows)
 
 
-def table(rows: list[tuple[str, list[tuple[float, float]]]]) -> None:
-    print("| tokens/s | llama.cpp | tinygptd | ratio |\n|---|---|---|---|")
+def table(title: str, rows: list[tuple[str, list[tuple[float, float]]]]) -> None:
+    print(f"\n| {title} | llama.cpp | tinygptd | ratio |\n|---|---|---|---|")
     for name, pairs in rows:
         theirs, mine = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
         ratio = median(pair[1] / pair[0] for pair in pairs)
         print(f"| {name} | {theirs:.0f} | {mine:.0f} | {ratio:.2f}x |", flush=True)
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo")
-    names = [line for line in lines.read_text().splitlines() if line.startswith("model name")] if lines.exists() else []
-    return names[0].split(":")[1].strip() if names else platform.processor()
+def limits(options: argparse.Namespace) -> None:
+    """Decoding beside a plain read of as many bytes by as many threads."""
+    print("\n| decode, GB/s | bytes per token | read of as many | tinygptd | share |\n|---|---|---|---|---|")
+    for depth in DEPTHS:
+        pairs = []
+        for _ in range(options.rounds):
+            with ours.Daemon(PROGRAMS, options.model, options.threads) as daemon:
+                speed = daemon.rates([], [depth])["decode", depth]
+                weights, kv = daemon.per_token()
+            # Half of what is generated is, in the mean, in front of a generated token.
+            size = weights + kv * (depth + ours.GENERATED // 2)
+            pairs.append((read(size, options.threads), speed * size / 1e9))
+        limit, mine = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
+        share = 100 * median(pair[1] / pair[0] for pair in pairs)
+        print(f"| at {depth} | {size:,} | {limit:.1f} | {mine:.1f} | {share:.0f} % |", flush=True)
+
+
+def read(size: int, threads: int) -> float:
+    command = [str(PROGRAMS / "bandwidth"), str(size), str(threads)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def processes(options: argparse.Namespace) -> None:
+    measured: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        for name, times in whole.measure(PROGRAMS, options.model, options.threads).items():
+            measured.setdefault(name, []).extend(times)
+    print("\n| 1,000 tokens, ms | median | least | times |\n|---|---|---|---|")
+    for name, times in measured.items():
+        print(f"| {name} | {median(times):.1f} | {min(times):.1f} | {len(times)} |", flush=True)
 
 
 if __name__ == "__main__":
