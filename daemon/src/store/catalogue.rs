@@ -413,13 +413,13 @@ mod tests {
     #[test]
     fn families_that_save_nothing_are_forgotten() {
         let mut catalogue = Catalogue::new(1);
-        let fields = |n: usize| Fields {
+        let fields = |n: u64| Fields {
             namespace: Digest::of("namespace", &n.to_le_bytes()),
             ..Fields::default()
         };
         let first = fields(0).fingerprint();
         catalogue.shelf_mut(first.short()).has_fields_file = true;
-        for n in 0..20 * MANY {
+        for n in 0..20 * MANY as u64 {
             catalogue.declare(fields(n).fingerprint(), fields(n));
             assert!(catalogue.fields(fields(n).fingerprint().short()).is_some());
         }
