@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tinygpt_kernels::convert::narrow_f16;
 use tinygpt_kernels::sample::uniform;
 use tinygpt_kernels::{
-    Block, Code, Element, Format, Isa, Matrix, Pool, Quantized, Sequence, Shape, attend, linear,
-    linear_fast,
+    Block, Code, Element, Format, Isa, Matrix, Output, Pool, Quantized, Sequence, Shape, attend,
+    linear, linear_fast,
 };
 
 fn main() {
@@ -104,10 +104,14 @@ fn products(pool: &Pool, name: &str, w: &Matrix) {
             let (x, mut y) = (noise(3, t * w.k()), vec![0.0; t * w.n()]);
             let x = Quantized::new(pool, &x, w.k());
             let flops = 2.0 * (t * w.n() * w.k()) as f64;
-            print!("  T={t} {:6.1}", rate(flops, || linear_fast(pool, &x, w, None, &mut y)));
+            print!("  T={t} {:6.1}", rate(flops, || fast(pool, &x, w, &mut y)));
         }
         println!();
     }
+}
+
+fn fast(pool: &Pool, x: &Quantized, weights: &Matrix, y: &mut [f32]) {
+    linear_fast(pool, x, [Output { weights, bias: None, y }]);
 }
 
 /// The heads of SmolLM2-135M, `rows` rows from position `first` on.

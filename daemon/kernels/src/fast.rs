@@ -12,7 +12,7 @@
 //! use the instruction it has and still give the bits of [`crate::reference`].
 //!
 //! The codes of a tile are taken apart once, into scratch that stays near the processor, while
-//! strips of up to four rows pass over it.
+//! strips of up to four rows pass over it. Products of the same rows are one region of work.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -21,16 +21,19 @@ mod neon;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+mod weights;
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
 
-use crate::code::{BLOCK, Code, STEPS, Step, unpack_nibbles};
+use self::weights::Weights;
+use crate::act::silu_mul_on;
+use crate::code::{BLOCK, Code, Step};
 use crate::disjoint::Disjoint;
-use crate::isa::{Isa, Kind, dispatched};
+use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::linear::{even, over_tiles};
-use crate::matrix::{Format, Groups, Matrix};
+use crate::matrix::Matrix;
 use crate::pool::Pool;
 use crate::quantized::{Quantized, Row};
 
@@ -41,166 +44,186 @@ const STRIP: usize = 4;
 const TASK: usize = 256 * 1024;
 
 thread_local! {
-    static SCRATCH: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    /// Codes of two tiles, taken apart.
+    static SCRATCH: RefCell<[Vec<Step>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// `y[T][N] = x[T][K] W^T (+ bias[N])`, bit for bit the same for any `T` and number of threads.
+/// A product of rows, and where it goes.
+#[derive(Debug)]
+pub struct Output<'a> {
+    /// `[N][K]`
+    pub weights: &'a Matrix,
+    /// `[N]`
+    pub bias: Option<&'a [f32]>,
+    /// `[T][N]`
+    pub y: &'a mut [f32],
+}
+
+/// `y[T][N] = x[T][K] W^T (+ bias[N])` for each output, bit for bit the same for any `T`, company
+/// and number of threads.
 ///
 /// # Panics
 /// When a length does not fit, or the weights are not quantised.
-pub fn linear_fast(pool: &Pool, x: &Quantized, w: &Matrix, bias: Option<&[f32]>, y: &mut [f32]) {
-    linear_fast_on(Isa::best(), pool, x, w, bias, y);
+pub fn linear_fast<const P: usize>(pool: &Pool, x: &Quantized, outputs: [Output<'_>; P]) {
+    linear_fast_on(Isa::best(), pool, x, outputs);
 }
 
-pub(crate) fn linear_fast_on(
-    isa: Isa,
-    pool: &Pool,
-    x: &Quantized,
-    w: &Matrix,
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-) {
-    let t = x.rows();
-    assert_eq!(x.k(), w.k(), "x is [T][K]");
-    assert_eq!(y.len(), t * w.n(), "y is [T][N]");
-    assert!(bias.is_none_or(|bias| bias.len() == w.n()), "one bias for each output");
-    if t == 0 {
-        return;
-    }
-    let product = Product { isa, x, w, bias, y: Disjoint::new(y) };
-    over_tiles(pool, w, t, TASK, |tiles| {
-        SCRATCH.with_borrow_mut(|scratch| tiles.for_each(|tile| product.tile(tile, scratch)));
+/// `y[T][N] = silu(x[T][K] G^T) * (x[T][K] U^T)`, the bits of two products and
+/// [`silu_mul`](crate::act::silu_mul).
+///
+/// # Panics
+/// As for [`linear_fast`], or when the matrices differ in shape.
+pub fn gated_fast(pool: &Pool, x: &Quantized, gate: &Matrix, up: &Matrix, y: &mut [f32]) {
+    gated_fast_on(Isa::best(), pool, x, [gate, up], y);
+}
+
+fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs: [Output<'_>; P]) {
+    let products = outputs.map(|Output { weights, bias, y }| {
+        assert!(bias.is_none_or(|bias| bias.len() == weights.n()), "one bias for each output");
+        Product { isa, x, weights, bias, y: outputs_of(x, weights, y) }
+    });
+    let tiles = products.iter().map(|product| product.weights.n().div_ceil(LANES)).sum();
+    over_tiles(pool, tiles, x.rows() * x.k(), TASK, |tiles| {
+        SCRATCH.with_borrow_mut(|[scratch, _]| {
+            tiles.for_each(|tile| {
+                let (product, tile) = locate(&products, tile);
+                product.tile(tile, scratch);
+            });
+        });
     });
 }
 
-/// One call of [`linear_fast`].
+fn gated_fast_on(isa: Isa, pool: &Pool, x: &Quantized, weights: [&Matrix; 2], y: &mut [f32]) {
+    let [gate, up] = weights;
+    assert_eq!((gate.n(), gate.k()), (up.n(), up.k()), "gate and up have one shape");
+    let gated = Gated { isa, x, weights, y: outputs_of(x, gate, y) };
+    over_tiles(pool, gate.n().div_ceil(LANES), 2 * x.rows() * x.k(), TASK, |tiles| {
+        SCRATCH.with_borrow_mut(|scratch| tiles.for_each(|tile| gated.tile(tile, scratch)));
+    });
+}
+
+fn outputs_of<'y>(x: &Quantized, weights: &Matrix, y: &'y mut [f32]) -> Disjoint<'y, f32> {
+    assert_eq!(x.k(), weights.k(), "x is [T][K]");
+    assert_eq!(y.len(), x.rows() * weights.n(), "y is [T][N]");
+    Disjoint::new(y)
+}
+
+/// The product that owns a tile of all products' tiles, and which of its own that is.
+fn locate<'a, 'b>(products: &'b [Product<'a>], mut tile: usize) -> (&'b Product<'a>, usize) {
+    for product in products {
+        let tiles = product.weights.n().div_ceil(LANES);
+        if tile < tiles {
+            return (product, tile);
+        }
+        tile -= tiles;
+    }
+    unreachable!("a tile of no product")
+}
+
+/// What passes over a tile strip by strip.
+trait Strips {
+    /// `R` rows from `row` on.
+    fn strip<const R: usize>(&self, row: usize);
+}
+
+/// All `rows`, in strips.
+fn pass(rows: usize, over: &impl Strips) {
+    for rows in even(rows, STRIP) {
+        match rows.len() {
+            4 => over.strip::<4>(rows.start),
+            3 => over.strip::<3>(rows.start),
+            2 => over.strip::<2>(rows.start),
+            _ => over.strip::<1>(rows.start),
+        }
+    }
+}
+
+/// A product.
 struct Product<'a> {
     isa: Isa,
     x: &'a Quantized,
-    w: &'a Matrix,
+    weights: &'a Matrix,
     bias: Option<&'a [f32]>,
     y: Disjoint<'a, f32>,
 }
 
 impl Product<'_> {
     fn tile(&self, tile: usize, scratch: &mut Vec<Step>) {
-        let weights = Weights::of(self.isa, self.w, tile, self.x.rows(), scratch);
-        for rows in even(self.x.rows(), STRIP) {
-            match rows.len() {
-                4 => self.strip::<4>(tile, rows.start, &weights),
-                3 => self.strip::<3>(tile, rows.start, &weights),
-                2 => self.strip::<2>(tile, rows.start, &weights),
-                _ => self.strip::<1>(tile, rows.start, &weights),
+        let weights = Weights::of(self.isa, self.weights, tile, self.x.rows(), scratch);
+        pass(self.x.rows(), &Tile { product: self, tile, weights });
+    }
+}
+
+struct Tile<'a> {
+    product: &'a Product<'a>,
+    tile: usize,
+    weights: Weights<'a>,
+}
+
+impl Strips for Tile<'_> {
+    fn strip<const R: usize>(&self, row: usize) {
+        let Product { isa, x, bias, .. } = *self.product;
+        let mut sums = [[0.0; LANES]; R];
+        self.weights.multiply(isa, &mut sums, &rows_of(x, row));
+        if let Some(bias) = bias {
+            let bias = &bias[self.tile * LANES..];
+            for sums in &mut sums {
+                sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
             }
         }
+        put(&self.product.y, self.product.weights.n(), row, self.tile, &sums);
     }
+}
 
-    /// `R` rows from `row` on.
-    fn strip<const R: usize>(&self, tile: usize, row: usize, weights: &Weights<'_>) {
-        let n = self.w.n();
-        let outputs = tile * LANES..n.min((tile + 1) * LANES);
-        let x: [Row<'_>; R] = std::array::from_fn(|r| self.x.row(row + r));
-        let mut sums = [[0.0; LANES]; R];
-        weights.multiply(self.isa, &mut sums, &x);
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let bias = self.bias.map_or(&[][..], |bias| &bias[outputs.clone()]);
-            sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
-            let at = (row + r) * n;
-            // SAFETY: the task of a tile alone works on its outputs, one strip of rows at a time.
-            #[expect(unsafe_code, reason = "tiles do not overlap")]
-            let y = unsafe { self.y.part(at + outputs.start..at + outputs.end) };
-            put(sums, y);
-        }
+/// A gated product.
+struct Gated<'a> {
+    isa: Isa,
+    x: &'a Quantized,
+    weights: [&'a Matrix; 2],
+    y: Disjoint<'a, f32>,
+}
+
+impl Gated<'_> {
+    fn tile(&self, tile: usize, [first, second]: &mut [Vec<Step>; 2]) {
+        let of = |matrix, scratch| Weights::of(self.isa, matrix, tile, self.x.rows(), scratch);
+        let weights = [of(self.weights[0], first), of(self.weights[1], second)];
+        pass(self.x.rows(), &GatedTile { product: self, tile, weights });
     }
+}
+
+struct GatedTile<'a> {
+    product: &'a Gated<'a>,
+    tile: usize,
+    weights: [Weights<'a>; 2],
+}
+
+impl Strips for GatedTile<'_> {
+    fn strip<const R: usize>(&self, row: usize) {
+        let (isa, rows) = (self.product.isa, rows_of(self.product.x, row));
+        let [mut gate, mut up] = [[[0.0; LANES]; R]; 2];
+        self.weights[0].multiply(isa, &mut gate, &rows);
+        self.weights[1].multiply(isa, &mut up, &rows);
+        let mut sums = [[0.0; LANES]; R];
+        silu_mul_on(isa, gate.as_flattened(), up.as_flattened(), sums.as_flattened_mut());
+        put(&self.product.y, self.product.weights[0].n(), row, self.tile, &sums);
+    }
+}
+
+fn rows_of<const R: usize>(x: &Quantized, row: usize) -> [Row<'_>; R] {
+    std::array::from_fn(|r| x.row(row + r))
 }
 
 /// Writes the outputs of a tile: all sixteen, in one piece, or fewer at the end of a matrix.
-fn put(sums: &Lanes, y: &mut [f32]) {
-    match <&mut Lanes>::try_from(&mut *y) {
-        Ok(y) => *y = *sums,
-        Err(_) => y.copy_from_slice(&sums[..y.len()]),
-    }
-}
-
-/// A tile.
-struct Weights<'a> {
-    bits: u8,
-    zero: i32,
-    /// Pieces of a block that have scales of their own: 1 or 2.
-    pieces: usize,
-    /// `piece >> group_shift` is the group of a piece.
-    group_shift: u32,
-    steps: &'a [Step],
-    /// Whether the codes lie two in a byte, as they are kept, and not one.
-    packed: bool,
-    groups: Groups<'a>,
-}
-
-impl<'a> Weights<'a> {
-    /// The tile for a product of so many rows: for one row, taking codes apart costs more than it
-    /// saves.
-    fn of(
-        isa: Isa,
-        matrix: &'a Matrix,
-        tile: usize,
-        rows: usize,
-        scratch: &'a mut Vec<Step>,
-    ) -> Weights<'a> {
-        let Format::Affine { code, group, .. } = matrix.format() else {
-            panic!("the integer product of {matrix:?}");
-        };
-        let groups = matrix.tile_groups(tile);
-        let codes = matrix.tile_codes(tile, code);
-        let packed = code.is_nibbles() && rows == 1 && group >= BLOCK && isa.takes_nibbles();
-        let steps = if code.is_nibbles() && !packed {
-            scratch.resize(matrix.k() / BLOCK * STEPS, [0; 64]);
-            unpack_on(isa, codes, scratch);
-            scratch
-        } else {
-            codes.as_chunks().0
-        };
-        let pieces = BLOCK / group.min(BLOCK);
-        let group_shift = (group / BLOCK).max(1).trailing_zeros();
-        let (bits, zero) = (code.bits, i32::from(code.zero));
-        Weights { bits, zero, pieces, group_shift, steps, packed, groups }
-    }
-
-    /// Steps of a piece.
-    #[inline(always)]
-    fn piece_len(&self) -> usize {
-        if self.packed { STEPS / 2 } else { STEPS / self.pieces }
-    }
-
-    fn multiply<const R: usize>(&self, isa: Isa, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
-        #[allow(unsafe_code, reason = "calls kernels for detected features")]
-        match isa.0 {
-            Kind::Plain => plain::strip(sums, self, x),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
-            Kind::Avx2 => unsafe { self.avx2(sums, x) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
-            Kind::Vnni => unsafe { vnni::strip(sums, self, x) },
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
-            Kind::Dot => unsafe { neon::strip(sums, self, x) },
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn avx2<const R: usize>(&self, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
-        match (self.bits, self.groups.have_mins(), self.packed) {
-            (4, true, true) => avx2::strip::<R, 4, true, true>(sums, self, x),
-            (4, false, true) => avx2::strip::<R, 4, false, true>(sums, self, x),
-            (4, true, _) => avx2::strip::<R, 4, true, false>(sums, self, x),
-            (4, false, _) => avx2::strip::<R, 4, false, false>(sums, self, x),
-            (5, true, _) => avx2::strip::<R, 5, true, false>(sums, self, x),
-            (5, false, _) => avx2::strip::<R, 5, false, false>(sums, self, x),
-            (6, true, _) => avx2::strip::<R, 6, true, false>(sums, self, x),
-            (6, false, _) => avx2::strip::<R, 6, false, false>(sums, self, x),
-            (_, true, _) => avx2::strip::<R, 8, true, false>(sums, self, x),
-            (_, false, _) => avx2::strip::<R, 8, false, false>(sums, self, x),
+fn put(y: &Disjoint<'_, f32>, n: usize, row: usize, tile: usize, sums: &[Lanes]) {
+    let outputs = tile * LANES..n.min((tile + 1) * LANES);
+    for (r, sums) in sums.iter().enumerate() {
+        let at = (row + r) * n;
+        // SAFETY: the task of a tile alone works on its outputs, one strip of rows at a time.
+        #[expect(unsafe_code, reason = "tiles do not overlap")]
+        let y = unsafe { y.part(at + outputs.start..at + outputs.end) };
+        match <&mut Lanes>::try_from(&mut *y) {
+            Ok(y) => *y = *sums,
+            Err(_) => y.copy_from_slice(&sums[..y.len()]),
         }
     }
 }
@@ -226,20 +249,11 @@ pub(crate) fn agrees(isa: Isa) -> bool {
         let w = Matrix::from_affine(n, k, (code, group), &q, &scales, min);
         let product = |isa| {
             let mut y = vec![0.0; 5 * n];
-            linear_fast_on(isa, &here, &x, &w, None, &mut y);
+            linear_fast_on(isa, &here, &x, [Output { weights: &w, bias: None, y: &mut y }]);
             y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
         product(isa) == product(Isa::PLAIN)
     })
-}
-
-dispatched! { fn unpack_on(codes: &[u8], to: &mut [Step]) = unpack; }
-
-#[inline(always)]
-fn unpack(_isa: Isa, codes: &[u8], to: &mut [Step]) {
-    for (codes, to) in codes.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
-        unpack_nibbles(codes, to);
-    }
 }
 
 #[cfg(test)]
@@ -257,7 +271,7 @@ mod tests {
 
     fn product(isa: Isa, pool: &Pool, x: &Quantized, w: &Matrix, bias: Option<&[f32]>) -> Vec<u32> {
         let mut y = vec![f32::NAN; x.rows() * w.n()];
-        linear_fast_on(isa, pool, x, w, bias, &mut y);
+        linear_fast_on(isa, pool, x, [Output { weights: w, bias, y: &mut y }]);
         bits(&y)
     }
 
@@ -294,9 +308,53 @@ mod tests {
                     let want = 64.0 * 127.0 * f32::from(q) * x * (1.0 / 127.0);
                     for isa in isas() {
                         let mut y = [0.0; 16];
-                        linear_fast_on(isa, &pool(1), &rows, &w, None, &mut y);
+                        let output = Output { weights: &w, bias: None, y: &mut y };
+                        linear_fast_on(isa, &pool(1), &rows, [output]);
                         assert!(y.iter().all(|y| (y - want).abs() <= want.abs() * 1e-6), "{y:?}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_the_same_rows_in_one_region_have_the_bits_of_each_alone() {
+        let matrices: Vec<_> = [33, 1, 48].map(|n| quantised(n, 192)).into();
+        for format in 0..matrices[0].len() {
+            let [a, b, c] = [0, 1, 2].map(|i| &matrices[i][format]);
+            for t in [1, 2, 9, 33] {
+                let x = activations(t, 192);
+                for (isa, pool) in isas().into_iter().zip([pool(1), pool(3)].iter().cycle()) {
+                    let mut y = [a, b, c].map(|w| vec![f32::NAN; t * w.n()]);
+                    let [ya, yb, yc] = &mut y;
+                    let output = |weights, y| Output { weights, bias: None, y };
+                    let outputs = [output(a, ya), output(b, yb), output(c, yc)];
+                    linear_fast_on(isa, pool, &x, outputs);
+                    for (w, y) in [a, b, c].iter().zip(&y) {
+                        assert_eq!(bits(y), product(isa, pool, &x, w, None), "{t} rows, {w:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_gated_product_has_the_bits_of_its_parts() {
+        let (n, k) = (37, 192);
+        for w in quantised(n, k).windows(2) {
+            for t in [1, 3, 8, 33] {
+                let x = activations(t, k);
+                let [gate, up] = [&w[0], &w[1]].map(|w| {
+                    let mut y = vec![0.0; t * n];
+                    reference::linear_fast(&x, w, None, &mut y);
+                    y
+                });
+                let mut want = vec![0.0; t * n];
+                silu_mul_on(Isa::PLAIN, &gate, &up, &mut want);
+                for (isa, pool) in isas().into_iter().zip([pool(1), pool(3)].iter().cycle()) {
+                    let mut y = vec![f32::NAN; t * n];
+                    gated_fast_on(isa, pool, &x, [&w[0], &w[1]], &mut y);
+                    assert_eq!(bits(&y), bits(&want), "{t} rows, {w:?}, {isa:?}");
                 }
             }
         }
@@ -309,7 +367,8 @@ mod tests {
         for w in quantised(n, k) {
             let (mut exact, mut fast) = (vec![0.0; t * n], vec![0.0; t * n]);
             reference::linear(&x, t, &w, None, &mut exact);
-            linear_fast(&pool(1), &activations(t, k), &w, None, &mut fast);
+            let output = Output { weights: &w, bias: None, y: &mut fast };
+            linear_fast(&pool(1), &activations(t, k), [output]);
             let square = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
             let apart: Vec<f32> = exact.iter().zip(&fast).map(|(a, b)| a - b).collect();
             let error = square(&apart) / square(&exact);

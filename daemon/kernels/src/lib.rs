@@ -63,7 +63,7 @@ pub mod sample;
 
 pub use attend::{Block, Element, Sequence, Shape, attend};
 pub use code::Code;
-pub use fast::linear_fast;
+pub use fast::{Output, gated_fast, linear_fast};
 pub use isa::Isa;
 pub use linear::linear;
 pub use matrix::{Format, Matrix, Tile};

@@ -46,23 +46,22 @@ pub(crate) fn linear_on(
         return;
     }
     let product = Product { isa, x, t, w, bias, y: Disjoint::new(y) };
-    over_tiles(pool, w, t, TASK, |tiles| {
+    over_tiles(pool, w.n().div_ceil(LANES), t * w.k(), TASK, |tiles| {
         let mut scratch = Vec::new();
         tiles.for_each(|tile| product.any_tile(tile, &mut scratch));
     });
 }
 
-/// Calls `each` with runs of a matrix's tiles, each run worth about `task` multiply-adds over `t`
-/// rows, on all threads.
+/// Calls `each` with runs of `tiles`, each run worth about `task` multiply-adds, on all threads;
+/// an output takes `work` of them.
 pub(crate) fn over_tiles(
     pool: &Pool,
-    w: &Matrix,
-    t: usize,
+    tiles: usize,
+    work: usize,
     task: usize,
     each: impl Fn(Range<usize>) + Sync,
 ) {
-    let tiles = w.n().div_ceil(LANES);
-    let run = (task / (t * w.k().max(1) * LANES)).clamp(1, tiles.div_ceil(pool.threads()).max(1));
+    let run = (task / (work.max(1) * LANES)).clamp(1, tiles.div_ceil(pool.threads()).max(1));
     pool.run(tiles.div_ceil(run), &|i| each(i * run..tiles.min((i + 1) * run)));
 }
 

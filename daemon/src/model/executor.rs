@@ -65,6 +65,26 @@ pub trait Executor: Debug + Send {
     /// `x [T][K] · Wᵀ + b`: `[T][N]`.
     fn linear<'e>(&'e self, x: &Self::Input<'e>, layer: &LinearOf<Self>) -> Self::Rows<'e>;
 
+    /// The products of the same rows.
+    fn linears<'e, const P: usize>(
+        &'e self,
+        x: &Self::Input<'e>,
+        layers: [&LinearOf<Self>; P],
+    ) -> [Self::Rows<'e>; P] {
+        layers.map(|layer| self.linear(x, layer))
+    }
+
+    /// `silu(gate(x)) * up(x)`: `[T][N]`.
+    fn gated<'e>(
+        &'e self,
+        x: &Self::Input<'e>,
+        gate: &LinearOf<Self>,
+        up: &LinearOf<Self>,
+    ) -> Self::Rows<'e> {
+        let [gate, up] = self.linears(x, [gate, up]);
+        self.silu_mul(&gate, &up)
+    }
+
     /// `x [T][K] · Wᵀ` for a bare matrix: `[T][N]`.
     fn product<'e>(&'e self, x: &Self::Input<'e>, weight: &Self::Matrix) -> Self::Rows<'e>;
 

@@ -33,7 +33,7 @@ impl<E: Executor> Gpt<E> {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
         let input = e.input(e.norm(x, &block.norm1, config.eps));
-        let [q, k, v] = [&block.q, &block.k, &block.v].map(|w| e.linear(&input, w));
+        let [q, k, v] = e.linears(&input, [&block.q, &block.k, &block.v]);
         let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
         e.add(x, &e.linear(&e.input(attended), &block.o));
 

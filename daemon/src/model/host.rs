@@ -7,7 +7,9 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use tinygpt_kernels::{Matrix, Pool, Quantized, Rope, Sequence, Shape, act, linear_fast, norm};
+use tinygpt_kernels::{
+    Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast, linear_fast, norm,
+};
 
 use super::executor::Executor;
 use super::load::{Linear, Norm};
@@ -73,7 +75,9 @@ impl Host {
         let rows = x.x.rows();
         let mut out = self.buffer(rows, weight.n());
         match &x.quantized {
-            Some(x) if weight.is_quantised() => linear_fast(&self.pool, x, weight, bias, &mut out),
+            Some(x) if weight.is_quantised() => {
+                linear_fast(&self.pool, x, [Output { weights: weight, bias, y: &mut out }]);
+            }
             _ => tinygpt_kernels::linear(&self.pool, &x.x, rows, weight, bias, &mut out),
         }
         out
@@ -144,6 +148,39 @@ impl Executor for Host {
 
     fn linear<'h>(&'h self, x: &Input<'h>, layer: &Linear) -> Buffer<'h> {
         self.multiply(x, &layer.weight, layer.bias.as_deref())
+    }
+
+    fn linears<'h, const P: usize>(
+        &'h self,
+        x: &Input<'h>,
+        layers: [&Linear; P],
+    ) -> [Buffer<'h>; P] {
+        let Some(quantized) = x.quantized.as_ref().filter(|_| are_quantised(&layers)) else {
+            return layers.map(|layer| self.linear(x, layer));
+        };
+        let mut out = layers.map(|layer| self.buffer(x.x.rows(), layer.weight.n()));
+        let mut buffers = out.iter_mut();
+        let outputs = layers.map(|Linear { weight, bias }| {
+            let y = buffers.next().expect("a buffer for each layer");
+            Output { weights: weight, bias: bias.as_deref(), y }
+        });
+        linear_fast(&self.pool, quantized, outputs);
+        out
+    }
+
+    fn gated<'h>(&'h self, x: &Input<'h>, gate: &Linear, up: &Linear) -> Buffer<'h> {
+        let plain = gate.bias.is_none() && up.bias.is_none();
+        match &x.quantized {
+            Some(quantized) if plain && are_quantised(&[gate, up]) => {
+                let mut out = self.buffer(x.x.rows(), gate.weight.n());
+                gated_fast(&self.pool, quantized, &gate.weight, &up.weight, &mut out);
+                out
+            }
+            _ => {
+                let [gate, up] = self.linears(x, [gate, up]);
+                self.silu_mul(&gate, &up)
+            }
+        }
     }
 
     fn product<'h>(&'h self, x: &Input<'h>, weight: &Matrix) -> Buffer<'h> {
@@ -228,6 +265,10 @@ impl Executor for Host {
     fn download<'h>(&'h self, x: Buffer<'h>) -> Buffer<'h> {
         x
     }
+}
+
+fn are_quantised(layers: &[&Linear]) -> bool {
+    layers.iter().all(|layer| layer.weight.is_quantised())
 }
 
 impl Buffer<'_> {

@@ -41,15 +41,14 @@ impl<E: Executor> Llama<E> {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
         let input = e.input(e.norm(x, &block.norm1, config.eps));
-        let [mut q, mut k, v] = [&block.q, &block.k, &block.v].map(|w| e.linear(&input, w));
+        let [mut q, mut k, v] = e.linears(&input, [&block.q, &block.k, &block.v]);
         e.rotate(angles, &mut q, config.head_dim);
         e.rotate(angles, &mut k, config.head_dim);
         let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
         e.add(x, &e.linear(&e.input(attended), &block.o));
 
         let input = e.input(e.norm(x, &block.norm2, config.eps));
-        let [gate, up] = [&block.gate, &block.up].map(|w| e.linear(&input, w));
-        let gated = e.input(e.silu_mul(&gate, &up));
+        let gated = e.input(e.gated(&input, &block.gate, &block.up));
         e.add(x, &e.linear(&gated, &block.down));
     }
 }
