@@ -97,7 +97,7 @@ install: build
 	@set -e; for program in $(PROGRAMS); do \
 		run=$(TARGET)/release/$$program; \
 		install -m 755 $$run $(DEST)/bin/$$program; \
-		$$run man > $(DEST)/share/man/man1/$$program.1; \
+		$$run man $(DEST)/share/man/man1; \
 		$$run completions bash > $(DEST)/share/bash-completion/completions/$$program; \
 		$$run completions zsh > $(DEST)/share/zsh/site-functions/_$$program; \
 		$$run completions fish > $(DEST)/share/fish/vendor_completions.d/$$program.fish; \

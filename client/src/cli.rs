@@ -107,9 +107,12 @@ pub(crate) enum Command {
         /// For which shell
         shell: Shell,
     },
-    /// Print the manual page
+    /// Write the manual pages, one for each command, into a directory
     #[command(hide = true)]
-    Man,
+    Man {
+        /// The directory
+        dir: PathBuf,
+    },
 }
 
 /// What needs a daemon, or a look for one.

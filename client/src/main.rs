@@ -58,7 +58,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Asking(command) => ask(command, &Session::new(&cli.common)?),
         Command::Completions { shell } => shell::completions(shell),
-        Command::Man => shell::man(),
+        Command::Man { dir } => shell::man(&dir),
     }
 }
 

@@ -1,4 +1,6 @@
-//! Completion scripts and the manual page, made from the command line itself.
+//! Completion scripts and the manual pages, made from the command line itself.
+
+use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -15,9 +17,7 @@ pub(crate) fn completions(shell: Shell) -> Outcome {
     Ok(Exit::Done)
 }
 
-pub(crate) fn man() -> Outcome {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-    render::text(&String::from_utf8_lossy(&page))?;
+pub(crate) fn man(dir: &Path) -> Outcome {
+    clap_mangen::generate_to(Cli::command(), dir)?;
     Ok(Exit::Done)
 }

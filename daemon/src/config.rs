@@ -235,14 +235,22 @@ fn parse_model(text: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
     }
     let (name, path) = match text.split_once('=') {
         Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
-        None => {
-            let path = PathBuf::from(text);
-            let stem = path.file_stem().context("a model path needs a file name")?;
-            (stem.to_string_lossy().into_owned(), path)
-        }
+        None => (stem(text)?, PathBuf::from(text)),
     };
-    ensure!(!name.is_empty(), "a model needs a name before '=' in {text:?}");
+    ensure!(!name.is_empty(), "the model {text:?} has no name before '='");
+    ensure!(!path.as_os_str().is_empty(), "the model {text:?} has no path after '='");
+    ensure!(
+        name != BUILTIN,
+        "the model {text:?} would hide the built-in one; call it something else with NAME=PATH"
+    );
     Ok((name, Some(std::path::absolute(&path)?)))
+}
+
+/// What a model without a name is called.
+fn stem(text: &str) -> anyhow::Result<String> {
+    let stem = Path::new(text).file_stem();
+    let stem = stem.with_context(|| format!("the model {text:?} is not a path of a file"))?;
+    Ok(stem.to_string_lossy().into_owned())
 }
 
 fn bytes(given: Option<ByteSize>, default: ByteSize) -> anyhow::Result<usize> {
@@ -300,6 +308,45 @@ mod tests {
         assert_eq!(names(&[]), ["builtin"]);
         assert_eq!(names(&["--model", "/a/b.c.gguf", "--model", "x=/y"]), ["b.c", "x", "builtin"]);
         assert!(config(&["--model", "/a/x.gguf", "--model", "/b/x.gguf"], "").is_err());
+    }
+
+    #[test]
+    fn a_model_that_has_no_name_no_path_or_the_builtins_name_is_refused_as_it_was_said() {
+        let cases = [
+            ("x=", "no path"),
+            ("=/x.gguf", "no name"),
+            ("", "not a path"),
+            ("/", "not a path"),
+            ("builtin=/other.gguf", "built-in"),
+            ("/other/builtin.gguf", "built-in"),
+        ];
+        for (said, why) in cases {
+            let refused = config(&["--model", said], "").unwrap_err().to_string();
+            assert!(refused.contains(&format!("{said:?}")) && refused.contains(why), "{refused}");
+        }
+        assert_eq!(config(&["--model", "builtin"], "").unwrap().models.len(), 1);
+    }
+
+    #[test]
+    fn times_and_sizes_read_the_same_as_flags_and_in_the_file() {
+        let said = |args: &[&str], text: &str| {
+            let config = config(args, text).unwrap();
+            (config.grace.as_secs(), config.store.unwrap().disk_budget)
+        };
+        assert_eq!(said(&["--grace", "7", "--cache-disk", "4096"], ""), (7, 4096));
+        for text in ["grace = 7\ncache-disk = 4096", "grace = \"7\"\ncache-disk = \"4 KiB\""] {
+            assert_eq!(said(&[], text), (7, 4096), "{text}");
+        }
+        let refusals = [
+            config(&["--grace", "0.5"], ""),
+            config(&[], "grace = 0.5"),
+            config(&["--cache-disk", "0.5"], ""),
+            config(&[], "cache-disk = 0.5"),
+        ];
+        for refused in refusals {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("\"0.5\" is no"), "{refused}");
+        }
     }
 
     #[test]

@@ -79,6 +79,20 @@ impl Exit {
         self as u8
     }
 
+    /// What `--help` and `docs/operations.md` say of it.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "asked to end, or idle for as long as --idle-exit says",
+            Self::Usage => "wrong arguments, environment or configuration file",
+            Self::Model => "a model cannot be loaded at start",
+            Self::Internal => "the engine panicked or another invariant broke",
+            Self::Create => "the socket, the cache directory or the service cannot be created",
+            Self::Output => "what a command prints could not be written",
+            Self::Busy => "another daemon holds the socket or the cache directory",
+        }
+    }
+
     /// Whether the same command, started again, cannot fare better until somebody changes something.
     #[must_use]
     pub const fn is_permanent(self) -> bool {
@@ -132,5 +146,10 @@ mod tests {
         let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
         let documented: Vec<u8> = cells.filter_map(|cell| cell.parse().ok()).collect();
         assert_eq!(documented, Exit::ALL.map(Exit::code));
+        let section = section.replace('`', "");
+        for exit in Exit::ALL {
+            let row = format!("| {} | {}", exit.code(), exit.meaning());
+            assert!(section.contains(&row), "docs/operations.md lacks {row}");
+        }
     }
 }

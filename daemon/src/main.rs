@@ -10,14 +10,14 @@ use clap::CommandFactory;
 use tinygptd::config::{self, Args, Command, Config, LogFormat, ServeArgs};
 use tinygptd::exit::{Exit, OutputError, Usage};
 use tinygptd::install::{self, Installation, Places, Supervisor};
-use tinygptd::service::LogFilter;
+use tinygptd::service::{self, LogFilter};
 use tinygptd::store::{self, StoreHandle, StoreThreads};
 use tinygptd::sys::socket::{self, SocketFile};
 use tinygptd::sys::supervisor;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
+use tracing_subscriber::{Layer, fmt, reload};
 
 fn main() -> ExitCode {
     // Takes descriptors out of the environment: before any thread.
@@ -137,7 +137,7 @@ impl Signals {
 }
 
 fn log(config: &Config) -> anyhow::Result<LogFilter> {
-    let filter = EnvFilter::try_new(&config.log)
+    let filter = service::log_filter(&config.log)
         .with_context(|| format!("cannot use log filter {:?}", config.log))
         .map_err(Usage)?;
     let (filter, handle) = reload::Layer::new(filter);
@@ -160,11 +160,8 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
             apply(places.uninstall(Supervisor::native()))?;
         }
         Command::PrintPlist(args) => print(installation(args)?.plist().as_bytes())?,
-        Command::Man => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Args::command()).render(&mut page)?;
-            print(&page)?;
-        }
+        Command::Man { dir } => clap_mangen::generate_to(Args::command(), &dir)
+            .with_context(|| format!("cannot write manual pages into {}", dir.display()))?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "tinygptd", &mut script);

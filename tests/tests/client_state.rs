@@ -62,6 +62,16 @@ fn status_tells_when_the_cache_directory_is_not_there_any_more() {
     assert!(!home.path("cache").exists());
 }
 
+#[test]
+fn status_tells_by_how_much_the_disk_is_too_full() {
+    let home = Home::new();
+    let _daemon = home.serve(&["--free-floor", "8388608TiB"]);
+    let _ = home.run(&["warm", "--prompt", &long(200)]).ok();
+    let warnings = || json(&home, &["status"])["warnings"].to_string();
+    until("said to be full", || warnings().contains("the disk is full, "));
+    assert!(warnings().contains("9223372036854775808 are to stay free"), "{}", warnings());
+}
+
 #[tokio::test]
 async fn every_answer_tells_the_daemons_version() {
     let (home, _daemon, _) = warmed(64);
@@ -284,10 +294,12 @@ fn the_doctor_finds_nothing_wrong_with_a_sound_daemon_and_much_without_one() {
 }
 
 #[test]
-fn completions_and_the_manual_page_are_made_without_a_daemon() {
+fn completions_and_the_manual_pages_are_made_without_a_daemon() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
         assert!(home.run(&["completions", shell]).ok().stdout.contains("explain"), "{shell}");
     }
-    assert!(home.run(&["man"]).ok().stdout.contains(".TH tinygpt-client 1"));
+    let _ = home.run(&["man", &home.path("").display().to_string()]).ok();
+    let page = fs::read_to_string(home.path("tinygpt-client-cache-ls.1")).unwrap();
+    assert!(page.contains(".TH tinygpt-client-cache-ls 1"), "{page}");
 }

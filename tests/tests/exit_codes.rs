@@ -76,6 +76,7 @@ fn what_only_the_user_can_mend_ends_with_64_and_its_name() {
         (["--config", &file], "cache-disc"),
         (["--threads", "0"], "--threads"),
         (["--log", "tinygptd=loud"], "tinygptd=loud"),
+        (["--log", ""], "it is empty"),
     ];
     for (arguments, word) in cases {
         let (code, said) = ended(home.daemon().args(arguments));
@@ -93,6 +94,8 @@ fn a_model_that_cannot_be_loaded_ends_with_69_and_its_name() {
         assert_eq!(code, 69, "{said}");
         assert!(said.contains(model), "{said}");
     }
+    let (code, said) = ended(home.daemon().args(["--model", "/dev/zero"]));
+    assert!(code == 69 && said.contains("/dev/zero: not a regular file"), "{said}");
 }
 
 /// A model whose file is sound but for what it says of its tokenizer.

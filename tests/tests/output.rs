@@ -1,20 +1,15 @@
 //! What the daemon's commands print, and what becomes of it when nobody can take it.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
+use tinygpt_tests::client::tinygpt_client;
 use tinygpt_tests::process::{Home, Started, tinygptd};
 
 /// Everything that exists to print.
-const PRINTING: [&[&str]; 6] = [
-    &["config"],
-    &["print-plist"],
-    &["man"],
-    &["completions", "bash"],
-    &["--help"],
-    &["--version"],
-];
+const PRINTING: [&[&str]; 5] =
+    [&["config"], &["print-plist"], &["completions", "bash"], &["--help"], &["--version"]];
 
 /// How a command ends that prints to `stdout`: its exit code, and what it wrote to stderr.
 fn printing(home: &Home, words: &[&str], stdout: impl Into<Stdio>) -> (i32, String) {
@@ -22,6 +17,26 @@ fn printing(home: &Home, words: &[&str], stdout: impl Into<Stdio>) -> (i32, Stri
     home.settle(&mut command);
     let output = command.args(words).stdout(stdout).stderr(Stdio::piped()).output().unwrap();
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Both programs, with the commands that have pages.
+#[test]
+fn every_page_that_a_manual_page_points_to_is_written() {
+    let pages = tempfile::tempdir().unwrap();
+    for program in [tinygptd(), tinygpt_client()] {
+        let written = Command::new(program).arg("man").arg(pages.path()).status().unwrap();
+        assert!(written.success());
+    }
+    let names: Vec<_> = fs::read_dir(pages.path()).unwrap().map(|p| p.unwrap().path()).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for page in names {
+        let text = fs::read_to_string(&page).unwrap().replace("\\-", "-");
+        let words = text.split_whitespace();
+        for word in words.filter_map(|word| word.strip_suffix("(1)")) {
+            let target = pages.path().join(format!("{word}.1"));
+            assert!(target.exists(), "{} points to {word}(1)", page.display());
+        }
+    }
 }
 
 fn full() -> File {

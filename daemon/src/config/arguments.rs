@@ -10,10 +10,13 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::builder::Resettable;
-use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::spelling;
+use crate::exit::Exit;
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 
@@ -22,7 +25,7 @@ use crate::model::Numerics;
 #[command(
     name = "tinygptd",
     version,
-    args_conflicts_with_subcommands = true,
+    after_help = exit_table(),
     args_override_self = true
 )]
 pub struct Args {
@@ -39,23 +42,54 @@ pub struct Args {
 
 impl Args {
     /// Reads a command line and the environment, in which an empty variable counts as unset, as
-    /// it does for every client.
+    /// it does for every client. Flags may stand on either side of a command that takes them.
     ///
     /// # Errors
     /// When the words make no sense, or ask for help.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = without_empty_variables(Self::command());
         let matches = command.try_get_matches_from_mut(words)?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        refuse_strays(&mut command, &matches)?;
+        let mut args =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let Some(Command::Config(own) | Command::Install(own) | Command::PrintPlist(own)) =
+            &mut args.command
+        {
+            *own = std::mem::take(own).over(std::mem::take(&mut args.serve));
+        }
+        Ok(args)
     }
 }
 
+/// The environment is read once, before the commands: their own flags win over it, and so do those
+/// that stand before them.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let look = |arg: Arg| match arg.get_env().and_then(std::env::var_os) {
         Some(value) if value.is_empty() => arg.env(Resettable::Reset),
         _ => arg,
     };
-    command.mut_args(look).mut_subcommands(without_empty_variables)
+    let silent = |command: clap::Command| command.mut_args(|arg| arg.env(Resettable::Reset));
+    command.mut_args(look).mut_subcommands(silent)
+}
+
+/// Flags before a command that has no use for them.
+fn refuse_strays(command: &mut clap::Command, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let Some((name, _)) = matches.subcommand() else { return Ok(()) };
+    let taken: Vec<_> = command.find_subcommand(name).into_iter().collect();
+    let taken: Vec<_> = taken.into_iter().flat_map(clap::Command::get_arguments).collect();
+    let stray = command.get_arguments().find(|arg| {
+        let said = matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+        said && !taken.iter().any(|taken| taken.get_id() == arg.get_id())
+    });
+    let Some(flag) = stray.and_then(Arg::get_long) else { return Ok(()) };
+    let words = format!("--{flag} says nothing to the command '{name}'");
+    Err(command.error(ErrorKind::ArgumentConflict, words))
+}
+
+/// The table of exit codes, as `--help` shows it.
+fn exit_table() -> String {
+    let row = |exit: Exit| format!("  {:>2}  {}\n", exit.code(), exit.meaning());
+    format!("Exit codes:\n{}", Exit::ALL.map(row).concat())
 }
 
 /// What to do instead of serving.
@@ -69,9 +103,12 @@ pub enum Command {
     Uninstall,
     /// Print the launchd property list that `install` would write for this user
     PrintPlist(ServeArgs),
-    /// Print the manual page
+    /// Write the manual pages, one for each command, into a directory
     #[command(hide = true)]
-    Man,
+    Man {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -120,31 +157,31 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
     /// Most bytes of KV that running requests may own [default: 4 GiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = spelling::read::<ByteSize>)]
     #[serde(with = "spelling")]
     pub active_memory: Option<ByteSize>,
     /// Most heap bytes of cached blocks [default: 2 GiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = spelling::read::<ByteSize>)]
     #[serde(with = "spelling")]
     pub cache_memory: Option<ByteSize>,
     /// Most bytes of cached blocks on disk [default: 20 GiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = spelling::read::<ByteSize>)]
     #[serde(with = "spelling")]
     pub cache_disk: Option<ByteSize>,
     /// Free disk space below which nothing is written [default: 2 GiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = spelling::read::<ByteSize>)]
     #[serde(with = "spelling")]
     pub free_floor: Option<ByteSize>,
     /// Most bytes written to disk in a day [default: no limit]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = spelling::read::<ByteSize>)]
     #[serde(with = "spelling")]
     pub daily_writes: Option<ByteSize>,
-    /// Exit after this long without a request, such as 15m [default: never]
-    #[arg(long, value_name = "TIME")]
+    /// Exit after this long without a request: 15m, or seconds [default: never]
+    #[arg(long, value_name = "TIME", value_parser = spelling::read::<humantime::Duration>)]
     #[serde(with = "spelling")]
     pub idle_exit: Option<humantime::Duration>,
-    /// Time that running requests get to end after SIGTERM [default: 5s]
-    #[arg(long, value_name = "TIME")]
+    /// Time that running requests get to end after SIGTERM: 5s, or seconds [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = spelling::read::<humantime::Duration>)]
     #[serde(with = "spelling")]
     pub grace: Option<humantime::Duration>,
     /// Log filter, such as info or tinygptd=debug [default: info]
@@ -156,14 +193,14 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// What is said here, else in `file`.
+    /// What is said here, else in `file`, or in whatever else has less weight.
     pub(super) fn over(self, file: Self) -> Self {
         Self {
-            socket: self.socket,
+            socket: self.socket.or(file.socket),
             cache_dir: self.cache_dir.or(file.cache_dir),
             no_persist: self.no_persist || file.no_persist,
             model: if self.model.is_empty() { file.model } else { self.model },
-            config: self.config,
+            config: self.config.or(file.config),
             threads: self.threads.or(file.threads),
             kv_dtype: self.kv_dtype.or(file.kv_dtype),
             numerics: self.numerics.or(file.numerics),
@@ -191,4 +228,46 @@ pub enum LogFormat {
     Text,
     /// For programs.
     Json,
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Args, clap::Error> {
+        Args::read(line.split_whitespace().map(Into::into))
+    }
+
+    #[test]
+    fn flags_may_stand_on_either_side_of_a_command_and_the_nearer_wins() {
+        let lines = [
+            "tinygptd config --config f --threads 3",
+            "tinygptd --config f config --threads 3",
+            "tinygptd --config f --threads 3 config",
+            "tinygptd --config g --threads 2 config --config f --threads 3",
+        ];
+        for line in lines {
+            let Some(Command::Config(args)) = read(line).unwrap().command else { panic!("{line}") };
+            assert_eq!(args.config, Some("f".into()), "{line}");
+            assert_eq!(args.threads, NonZeroUsize::new(3), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_a_command_has_no_use_for_is_named() {
+        for line in ["tinygptd --threads 3 uninstall", "tinygptd --self-check config"] {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let refused = read(line).unwrap_err().to_string();
+            assert!(refused.contains(words[1]) && refused.contains("says nothing"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn every_exit_code_is_in_the_help() {
+        let help = read("tinygptd --help").unwrap_err().to_string();
+        for exit in Exit::ALL {
+            assert!(help.contains(exit.meaning()), "{help}");
+        }
+    }
 }

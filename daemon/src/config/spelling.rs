@@ -1,4 +1,6 @@
-//! Values that the file spells as the command line does, for serde's `with`.
+//! Values in words: the same ones on the command line, in the environment and in the file.
+//!
+//! [`read`] is what clap parses with, and the rest is for serde's `with`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -10,9 +12,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 
-/// A value in words that mean exactly it.
-pub(super) trait Spelled {
+/// A value that has words.
+pub(super) trait Spelled: FromStr<Err: Display> {
+    /// Words that mean exactly it.
     fn spell(&self) -> String;
+
+    /// What `words` mean, or what is wrong with them.
+    fn read(words: &str) -> Result<Self, String> {
+        words.parse().map_err(|error: Self::Err| error.to_string())
+    }
 }
 
 impl Spelled for Codec {
@@ -31,6 +39,16 @@ impl Spelled for humantime::Duration {
     fn spell(&self) -> String {
         self.to_string()
     }
+
+    /// A bare number is one of seconds.
+    fn read(words: &str) -> Result<Self, String> {
+        match words.parse() {
+            Ok(seconds) => Ok(std::time::Duration::from_secs(seconds).into()),
+            Err(_) => words.parse().map_err(|_| {
+                format!("{words:?} is no time: write 90s, 15m or 1h 30m, or whole seconds as 90")
+            }),
+        }
+    }
 }
 
 impl Spelled for ByteSize {
@@ -44,6 +62,17 @@ impl Spelled for ByteSize {
             _ => bytes.to_string(),
         }
     }
+
+    /// A bare number is one of bytes.
+    fn read(words: &str) -> Result<Self, String> {
+        words.parse().map_err(|_: String| {
+            format!("{words:?} is no size: write 20GiB, 1.5 GB or 512MiB, or whole bytes as 4096")
+        })
+    }
+}
+
+pub(super) fn read<T: Spelled>(words: &str) -> Result<T, String> {
+    T::read(words)
 }
 
 pub(super) fn serialize<T: Spelled, S: Serializer>(
@@ -55,20 +84,22 @@ pub(super) fn serialize<T: Spelled, S: Serializer>(
 
 /// Words, or a bare number.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "words in quotes, or a number")]
 enum Given {
     Words(String),
-    Number(u64),
+    Whole(u64),
+    Number(f64),
 }
 
-pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+pub(super) fn deserialize<'de, T: Spelled, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     let words = match Given::deserialize(deserializer)? {
         Given::Words(words) => words,
+        Given::Whole(number) => number.to_string(),
         Given::Number(number) => number.to_string(),
     };
-    words.parse().map(Some).map_err(D::Error::custom)
+    T::read(&words).map(Some).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
@@ -84,5 +115,25 @@ mod tests {
             assert_eq!(words.parse::<ByteSize>().unwrap(), ByteSize(bytes), "{words}");
         }
         assert_eq!(ByteSize(3 << 29).spell(), "1536MiB");
+    }
+
+    #[test]
+    fn a_bare_number_is_in_the_base_unit_and_anything_else_has_its_own() {
+        let seconds = |words| humantime::Duration::read(words).map(|time| time.as_secs());
+        assert_eq!((seconds("90"), seconds("15m")), (Ok(90), Ok(900)));
+        let bytes = |words| ByteSize::read(words).map(|size| size.as_u64());
+        assert_eq!((bytes("4096"), bytes("0.5KiB")), (Ok(4096), Ok(512)));
+        for words in ["soon", "0.5", ""] {
+            let refused = seconds(words).unwrap_err();
+            assert!(
+                refused.contains(&format!("{words:?}")) && refused.contains("15m"),
+                "{refused}"
+            );
+            let refused = bytes(words).unwrap_err();
+            assert!(
+                refused.contains(&format!("{words:?}")) && refused.contains("20GiB"),
+                "{refused}"
+            );
+        }
     }
 }

@@ -4,8 +4,8 @@
 //! text. A request is read once, refused here and nowhere later, turned into token ids and placed
 //! with an engine; the engine's events become messages again.
 //!
-//! Reading order: `accept`, [`authority`] and [`peer`] are about who may come in, [`models`] about what they
-//! find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
+//! Reading order: `accept`, [`authority`] and [`peer`] are about who may come in, [`models`] about
+//! what they find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
 //! the answer out. [`grpc`] has a file for each service and each larger RPC; what they ask engines
 //! and the store beside orders is in `inquire`. `health` tells the world whether all this works,
 //! [`refusal`] lists everything that is said when it does not.
@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use self::models::Models;
@@ -48,6 +49,28 @@ pub use self::serve::{Ended, Limits, ServeError, serve};
 
 /// Changes what is logged while the daemon runs.
 pub type LogFilter = reload::Handle<EnvFilter, Registry>;
+
+/// Why a log filter cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LogFilterError {
+    /// It says nothing, which would silence every log.
+    #[error("it is empty; off is the filter that logs nothing")]
+    Empty,
+    /// It cannot be read.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+}
+
+/// The filter that `words` mean.
+///
+/// # Errors
+/// When they mean none.
+pub fn log_filter(words: &str) -> Result<EnvFilter, LogFilterError> {
+    if words.split(',').all(|directive| directive.trim().is_empty()) {
+        return Err(LogFilterError::Empty);
+    }
+    Ok(EnvFilter::try_new(words)?)
+}
 
 /// What the service tells about the daemon, and is not told by an engine or the store.
 #[derive(Debug, Clone)]

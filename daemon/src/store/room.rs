@@ -96,6 +96,7 @@ impl Shared {
     /// Stops writing for a while.
     pub(super) fn pause(&self) {
         let pause = u64::try_from(self.tuning.pause.as_nanos()).unwrap_or(u64::MAX);
+        self.tally.free.set(free_bytes(self.root()).unwrap_or_default());
         self.tally.paused_until.set(now().saturating_add(pause));
     }
 

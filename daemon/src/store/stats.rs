@@ -48,6 +48,10 @@ pub struct Stats {
     pub hits: u64,
     /// How long writing still pauses after the disk was full.
     pub paused: Option<Duration>,
+    /// Bytes that were free when writing was paused last.
+    pub free: u64,
+    /// Bytes that are to stay free.
+    pub free_floor: u64,
     /// Whether the directory was no longer the one that was locked when the writer looked last:
     /// nothing is written.
     pub lost: bool,
@@ -90,6 +94,8 @@ pub(super) struct Tally {
     pub(super) hits: Counter,
     /// Nanoseconds since the epoch until which nothing is written.
     pub(super) paused_until: Counter,
+    /// Bytes that were free when that was decided.
+    pub(super) free: Counter,
 }
 
 /// Bytes written in each of the last 24 hours.
@@ -169,6 +175,8 @@ impl Shared {
             evictions: tally.evictions.count(),
             hits: tally.hits.count(),
             paused: (left > 0).then(|| Duration::from_nanos(left)),
+            free: tally.free.count(),
+            free_floor: self.settings.free_floor,
             lost: self.home.is_lost(),
         }
     }

@@ -16,6 +16,9 @@ pub enum LoadError {
         /// The first bytes, escaped.
         found: String,
     },
+    /// A pipe, a device or a socket has the name.
+    #[error("not a regular file")]
+    NotAFile,
     /// A known format in a version that is not read.
     #[error("{format} version {found} is not read: {hint}")]
     Version {

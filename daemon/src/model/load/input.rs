@@ -28,11 +28,14 @@ pub(super) enum Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// The bytes that `file` has now.
+    /// The bytes that `file` has now. Only of a regular file is it known how many.
     pub(super) fn file(file: &'a File) -> Result<Self, LoadError> {
-        let length = file.metadata().map(|metadata| metadata.len());
-        let length = length.and_then(|length| usize::try_from(length).map_err(io::Error::other));
         let unread = |error: io::Error| unread(0, 0, &error);
+        let metadata = file.metadata().map_err(unread)?;
+        if !metadata.is_file() {
+            return Err(LoadError::NotAFile);
+        }
+        let length = usize::try_from(metadata.len()).map_err(io::Error::other);
         Ok(Self::File(file, length.map_err(unread)?))
     }
 

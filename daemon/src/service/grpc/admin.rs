@@ -8,14 +8,13 @@ use tinygpt_proto::v1::{
     StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
 use tonic::{Request, Response, Status, async_trait};
-use tracing_subscriber::EnvFilter;
 
 use super::Admin;
 use crate::service::convert::reply::count;
 use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
 use crate::service::stream::Responses;
-use crate::service::{Daemon, LogFilter};
+use crate::service::{Daemon, LogFilter, log_filter};
 use crate::store::StoreHandle;
 
 #[async_trait]
@@ -96,7 +95,13 @@ impl Daemon {
     fn warnings(&self) -> Vec<String> {
         let Some(stats) = self.store.as_ref().map(StoreHandle::stats) else { return Vec::new() };
         let full = stats.paused.map(|left| {
-            format!("the disk is full: nothing is written for another {} s", left.as_secs() + 1)
+            format!(
+                "the disk is full, {} bytes were free and {} are to stay free: nothing is written \
+                 for another {} s",
+                stats.free,
+                stats.free_floor,
+                left.as_secs() + 1
+            )
         });
         let lost = stats.lost.then(|| {
             let dir = self.facts.cache_dir();
@@ -118,7 +123,7 @@ fn worst(models: impl Iterator<Item = Readiness>) -> DaemonState {
 /// Puts a new filter in force and returns the old one.
 fn set_filter(logs: &LogFilter, filter: String) -> Result<String, Refusal> {
     let refuse = |why: String| Refusal::LogFilter { filter: filter.clone(), why };
-    let parsed = EnvFilter::try_new(&filter).map_err(|error| refuse(error.to_string()))?;
+    let parsed = log_filter(&filter).map_err(|error| refuse(error.to_string()))?;
     let previous = logs.with_current(ToString::to_string);
     let previous = previous.map_err(|error| refuse(error.to_string()))?;
     logs.reload(parsed).map_err(|error| refuse(error.to_string()))?;

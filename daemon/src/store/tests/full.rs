@@ -35,6 +35,7 @@ fn nothing_is_written_below_the_free_space_floor() {
     let stats = kit.handle.stats();
     assert!(stats.paused.is_some_and(|left| left > Duration::from_secs(50)));
     assert_eq!(stats.dropped_writes, 1);
+    assert!(stats.free > 0 && stats.free_floor == u64::MAX, "{stats:?}");
 }
 
 /// On a real file system of 128 KiB.
