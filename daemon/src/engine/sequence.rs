@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::{Event, Job, Persist, Policy, Reason, Reuse, Sampling, Task, Times};
+use super::job::{Event, Job, Persist, Policy, Reason, Reuse, Task, Times};
 use super::scheduler::ROWS_WITH_LOGITS;
 use crate::kv::key::{BlockKey, BlockTokens, RecordKey, chain};
 use crate::kv::layout::BLOCK;
@@ -152,11 +152,11 @@ impl Sequence {
         matches!(self.job.task, Task::Score { .. })
     }
 
-    /// How tokens are chosen, when any are.
-    pub(super) fn sampling(&self) -> Option<&Sampling> {
+    /// Whether it wants the logits of the rows whose hidden state is computed.
+    pub(super) fn wants_logits(&self) -> bool {
         match &self.job.task {
-            Task::Sample(sampling) => Some(sampling),
-            Task::Score { .. } => None,
+            Task::Sample(sampling) => sampling.max_tokens > 0,
+            Task::Score { .. } => true,
         }
     }
 

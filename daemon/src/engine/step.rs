@@ -48,7 +48,8 @@ impl Engine {
                 continue;
             }
             let Some(hidden) = sequence.hidden.take() else { continue };
-            self.after_prompt(at, &hidden);
+            let logits = if sequence.wants_logits() { self.logits(&hidden) } else { Vec::new() };
+            self.after_prompt(at, &logits);
         }
     }
 
@@ -62,12 +63,17 @@ impl Engine {
         let hidden = self.forward(&batch, &members);
         let took = started.elapsed();
         self.pace.learn(batch.tokens.len(), took);
-        let width = self.loaded.model.width();
-        let mut wanted = hidden.chunks_exact(width);
+        // The output head is read once for all sequences of the step.
+        let sample = members.iter().any(|(at, _)| self.sequences[*at].wants_logits());
+        let logits = if sample { self.logits(&hidden) } else { Vec::new() };
+        let (width, vocab) = (self.loaded.model.width(), self.loaded.model.vocab());
+        let mut first = 0;
         for ((at, rows), slice) in members.iter().zip(&batch.slices) {
             let count = batch.wanted.iter().filter(|row| slice.contains(row)).count();
-            let hidden: Vec<f32> = wanted.by_ref().take(count).flatten().copied().collect();
-            self.settle_rows(*at, *rows, &hidden, took);
+            let hidden = &hidden[first * width..][..count * width];
+            let logits = logits.get(first * vocab..(first + count) * vocab).unwrap_or(&[]);
+            first += count;
+            self.settle_rows(*at, *rows, (hidden, logits), took);
         }
     }
 
@@ -114,8 +120,20 @@ impl Engine {
         self.loaded.model.forward(batch, &mut kv).to_vec()
     }
 
-    /// Counts the rows that `at` has computed, and does what follows from them.
-    fn settle_rows(&mut self, at: usize, rows: usize, hidden: &[f32], took: Duration) {
+    /// The logits `[T][V]` of final hidden states `[T][C]`.
+    fn logits(&self, hidden: &[f32]) -> Vec<f32> {
+        self.loaded.model.head(hidden).to_vec()
+    }
+
+    /// Counts the rows that `at` has computed, and does what follows from them: from the final
+    /// hidden states and logits of those that were wanted.
+    fn settle_rows(
+        &mut self,
+        at: usize,
+        rows: usize,
+        (hidden, logits): (&[f32], &[f32]),
+        took: Duration,
+    ) {
         let sequence = &mut self.sequences[at];
         let start = sequence.kv.len();
         sequence.kv.advance(rows);
@@ -128,35 +146,32 @@ impl Engine {
         match (&sequence.job.task, sequence.phase) {
             (Task::Score { top }, _) => {
                 let top = *top;
-                self.score(at, start, hidden, top, done);
+                self.score(at, start, logits, top, done);
             }
             (_, Phase::Prefill) if done => {
                 self.keep_prompt(at, hidden);
-                self.after_prompt(at, hidden);
+                self.after_prompt(at, logits);
             }
             (_, Phase::Prefill) => self.tell_progress(at),
-            _ => self.sample(at, hidden),
+            _ => self.sample(at, logits),
         }
     }
 
     /// The prompt is complete: generate, unless nothing was asked for.
-    fn after_prompt(&mut self, at: usize, hidden: &[f32]) {
-        let wanted = self.sequences[at].sampling().map_or(0, |sampling| sampling.max_tokens);
-        if wanted == 0 {
+    fn after_prompt(&mut self, at: usize, logits: &[f32]) {
+        if !self.sequences[at].wants_logits() {
             return self.finish(at, Finish::Length);
         }
-        self.sample(at, hidden);
+        self.sample(at, logits);
     }
 
-    fn sample(&mut self, at: usize, hidden: &[f32]) {
-        let logits = self.loaded.model.head(hidden);
+    fn sample(&mut self, at: usize, logits: &[f32]) {
         let context = self.loaded.info.context;
         let sequence = &mut self.sequences[at];
         let position = sequence.tokens.len();
         let (prompt, generated) = sequence.tokens.split_at(sequence.job.tokens.len());
         let Task::Sample(sampling) = &mut sequence.job.task else { return };
-        let token = sampler::choose(&logits, sampling, prompt, generated, position as u64);
-        drop(logits);
+        let token = sampler::choose(logits, sampling, prompt, generated, position as u64);
         let id = token.id;
         if sampling.stop_tokens.contains(&id) {
             return self.finish(at, Finish::Stop);
@@ -172,14 +187,12 @@ impl Engine {
     }
 
     /// Tells the log-probability of the token after each row.
-    fn score(&mut self, at: usize, start: usize, hidden: &[f32], top: usize, done: bool) {
-        let logits = self.loaded.model.head(hidden);
+    fn score(&mut self, at: usize, start: usize, logits: &[f32], top: usize, done: bool) {
         let sequence = &self.sequences[at];
         for (row, logits) in logits.chunks_exact(self.loaded.info.vocab).enumerate() {
             let id = sequence.tokens[start + row + 1];
             sequence.tell(Event::Scored(sampler::describe(logits, id, Some(top))));
         }
-        drop(logits);
         if done {
             self.finish(at, Finish::Length);
         }
