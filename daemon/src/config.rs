@@ -116,11 +116,10 @@ const MOST_GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// The named file, else the user's own if there is one.
 fn file(named: Option<&Path>) -> anyhow::Result<ServeArgs> {
-    let own = etcetera::choose_base_strategy().ok();
-    let own = own.map(|base| base.config_dir().join("tinygpt/tinygptd.toml"));
+    let own = base().ok().map(|base| base.config_dir().join("tinygpt/tinygptd.toml"));
     let path = match (named, own) {
         (Some(path), _) => path.to_owned(),
-        (None, Some(path)) if path.exists() => path,
+        (None, Some(path)) if path.is_absolute() && path.exists() => path,
         _ => return Ok(ServeArgs::default()),
     };
     let text = std::fs::read_to_string(&path);
@@ -188,7 +187,19 @@ fn store_settings(given: &ServeArgs, socket: &Path) -> anyhow::Result<Option<sto
 
 /// The user's directory for caches.
 fn default_cache_parent() -> anyhow::Result<PathBuf> {
-    Ok(etcetera::choose_base_strategy()?.cache_dir())
+    let dir = base()?.cache_dir();
+    // XDG's variables are ignored when they are relative, so this comes from HOME.
+    ensure!(
+        dir.is_absolute(),
+        "the default cache directory would be in {dir:?}: set HOME to an absolute path, or name \
+         one with --cache-dir"
+    );
+    Ok(dir)
+}
+
+/// Where the user's directories are.
+fn base() -> anyhow::Result<impl BaseStrategy> {
+    etcetera::choose_base_strategy().context("cannot find the user's home directory")
 }
 
 /// The default place for caches, made with its parents when it is the one that is used.
@@ -196,7 +207,8 @@ fn default_cache_parent() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When the user's cache directory cannot be made.
 pub fn prepare_default_cache(dir: &Path) -> anyhow::Result<()> {
-    let base = default_cache_parent()?;
+    // Without a default place the one that is used was named.
+    let Ok(base) = default_cache_parent() else { return Ok(()) };
     if dir.parent() == Some(base.as_path()) {
         let made = std::fs::create_dir_all(&base);
         made.with_context(|| format!("cannot create {}", base.display()))?;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use tinygpt_proto::socket::SocketPathError;
 
+use crate::install::InstallError;
 use crate::store::OpenError;
 use crate::sys::lock::LockError;
 use crate::sys::socket::SocketError;
@@ -23,7 +24,7 @@ pub enum Exit {
     Model = 69,
     /// The engine panicked or another invariant broke; trying again may help.
     Internal = 70,
-    /// The socket or the cache directory cannot be created.
+    /// The socket, the cache directory or the service cannot be created.
     Create = 73,
     /// What a command prints could not be written.
     Output = 74,
@@ -64,6 +65,7 @@ impl Exit {
         } else if error.is::<SocketError>()
             || error.is::<SocketPathError>()
             || error.is::<OpenError>()
+            || error.is::<InstallError>()
         {
             Self::Create
         } else if error.is::<OutputError>() {

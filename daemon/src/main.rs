@@ -156,7 +156,8 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
         Command::Config(args) => print(Config::print(args)?.as_bytes())?,
         Command::Install(args) => apply(installation(args)?.install(Supervisor::native()))?,
         Command::Uninstall => {
-            let places = Places::of_this_user().context("cannot find the service")?;
+            let places =
+                Places::of_this_user().context("cannot find the service").map_err(Usage)?;
             apply(places.uninstall(Supervisor::native()))?;
         }
         Command::PrintPlist(args) => print(installation(args)?.plist().as_bytes())?,
@@ -174,7 +175,8 @@ fn obey(command: Command) -> anyhow::Result<Exit> {
 /// This daemon, with these flags, for this user.
 fn installation(args: ServeArgs) -> anyhow::Result<Installation> {
     let config = Config::resolve(args.clone())?;
-    Installation::of_this_user(&args, config.socket.path()).context("cannot describe the service")
+    let installation = Installation::of_this_user(&args, config.socket.path());
+    Ok(installation.context("cannot describe the service").map_err(Usage)?)
 }
 
 /// Tells what is done to the system. Nobody listening is no reason to leave it half done.

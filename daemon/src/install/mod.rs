@@ -75,12 +75,48 @@ pub enum Action {
 
 /// An action that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action}")]
+#[error("cannot {action}: {error}{}", advice(action))]
 pub struct InstallError {
     /// What was to be done.
     pub action: Action,
     /// What the system or the command said.
-    pub source: io::Error,
+    pub error: io::Error,
+}
+
+/// What to do about a supervisor that does not obey: every file is in its place by then.
+fn advice(action: &Action) -> &'static str {
+    match action {
+        Action::Run(command) if command[0] == "systemctl" => ENABLE_LATER,
+        _ => "",
+    }
+}
+
+const ENABLE_LATER: &str = "
+The units are written. Without a session of its own, as under su, sudo, ssh without PAM or in a
+container, a user has no systemd to tell. Log in as the user, or give it one that stays with
+    loginctl enable-linger USER
+and then run
+    systemctl --user daemon-reload && systemctl --user enable --now tinygptd.socket";
+
+/// Why a service cannot be described.
+#[derive(Debug, thiserror::Error)]
+pub enum DescribeError {
+    /// A line break would begin another line of the service's file, and XML has no place for the
+    /// others.
+    #[error("{word:?} has a control character, which no service file can hold")]
+    ControlCharacter {
+        /// The argument or path.
+        word: String,
+    },
+    /// Another directory is meant by it in every place.
+    #[error("the home directory {home:?} is not an absolute path: set HOME to one")]
+    RelativeHome {
+        /// What `HOME` says.
+        home: PathBuf,
+    },
+    /// The user's directories, the program's path or the current directory cannot be found.
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 impl Supervisor {
@@ -95,9 +131,12 @@ impl Places {
     /// Those of the user who runs this program.
     ///
     /// # Errors
-    /// When the user has no home directory.
-    pub fn of_this_user() -> io::Result<Self> {
+    /// When the user has no home directory, or a relative one.
+    pub fn of_this_user() -> Result<Self, DescribeError> {
         let base = etcetera::base_strategy::Xdg::new().map_err(io::Error::other)?;
+        if !base.home_dir().is_absolute() {
+            return Err(DescribeError::RelativeHome { home: base.home_dir().to_owned() });
+        }
         Ok(Self {
             home: base.home_dir().to_owned(),
             config: base.config_dir(),
@@ -114,7 +153,9 @@ impl Places {
                 Action::Try(systemctl(&["disable", "--now", SOCKET_UNIT, SERVICE_UNIT])),
                 Action::Remove(self.unit(SOCKET_UNIT)),
                 Action::Remove(self.unit(SERVICE_UNIT)),
-                Action::Run(systemctl(&["daemon-reload"])),
+                // What `disable` leaves when there is no systemd to tell.
+                Action::Remove(self.unit("sockets.target.wants").join(SOCKET_UNIT)),
+                Action::Try(systemctl(&["daemon-reload"])),
             ],
         }
     }
@@ -145,14 +186,26 @@ impl Installation {
     /// This program, for the user who runs it, started with what `args` say and listening on `socket`.
     ///
     /// # Errors
-    /// When the program's own path, a home directory or the current directory cannot be found.
-    pub fn of_this_user(args: &ServeArgs, socket: &Path) -> io::Result<Self> {
+    /// When the program's own path, a home directory or the current directory cannot be found, or
+    /// a word of the command cannot be written down.
+    pub fn of_this_user(args: &ServeArgs, socket: &Path) -> Result<Self, DescribeError> {
         let executable = std::env::current_exe()?.to_string_lossy().into_owned();
-        Ok(Self {
+        let installation = Self {
             command: std::iter::once(executable).chain(arguments::words(args)?).collect(),
             socket: std::path::absolute(socket)?,
             places: Places::of_this_user()?,
-        })
+        };
+        installation.expect_plain_words()?;
+        Ok(installation)
+    }
+
+    fn expect_plain_words(&self) -> Result<(), DescribeError> {
+        let paths = [&self.socket, &self.places.home].map(|path| path.display().to_string());
+        let mut words = self.command.iter().chain(&paths);
+        match words.find(|word| word.contains(char::is_control)) {
+            Some(word) => Err(DescribeError::ControlCharacter { word: word.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// What `print-plist` prints: the launch agent with everything filled in.
@@ -215,7 +268,7 @@ pub fn apply(
 ) -> Result<(), InstallError> {
     for action in actions {
         report(&action);
-        action.perform(&run).map_err(|source| InstallError { action, source })?;
+        action.perform(&run).map_err(|error| InstallError { action, error })?;
     }
     Ok(())
 }
@@ -344,8 +397,20 @@ mod tests {
         let actions = installation(home.path()).install(Supervisor::Systemd);
         let refuse = |_: &[String]| Err(io::Error::other("Failed to connect to bus"));
         let error = apply(actions, refuse, |_| {}).unwrap_err();
-        assert_eq!(error.to_string(), "cannot run systemctl --user daemon-reload");
-        assert_eq!(error.source.to_string(), "Failed to connect to bus");
+        let words = error.to_string();
+        let failed = "cannot run systemctl --user daemon-reload: Failed to connect to bus\n";
+        assert!(words.starts_with(failed), "{words}");
+        assert!(words.contains("enable-linger") && words.contains("enable --now"), "{words}");
+    }
+
+    #[test]
+    fn a_word_that_would_begin_another_line_is_refused_and_named() {
+        let home = tempfile::tempdir().unwrap();
+        let mut installation = installation(home.path());
+        assert!(installation.expect_plain_words().is_ok());
+        installation.command.push("--model=/a\nExecStartPost=/b".to_owned());
+        let refused = installation.expect_plain_words().unwrap_err().to_string();
+        assert!(refused.contains(r"/a\nExecStartPost=/b"), "{refused}");
     }
 
     #[test]
