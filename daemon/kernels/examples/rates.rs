@@ -27,9 +27,10 @@ fn main() {
     }
     for (first, rows) in [(0, 512), (1023, 1)] {
         for element in [Element::F32, Element::F16, Element::BF16] {
-            attention(&pool, element, first, rows);
+            attention(&pool, element, first, [rows]);
         }
     }
+    attention(&pool, Element::F16, 1024, [1; 8]);
 }
 
 /// What one core can do: independent chains of multiply-adds in registers.
@@ -114,20 +115,24 @@ fn fast(pool: &Pool, x: &Quantized, weights: &Matrix, y: &mut [f32]) {
     linear_fast(pool, x, [Output { weights, bias: None, y }]);
 }
 
-/// The heads of SmolLM2-135M, `rows` rows from position `first` on.
-fn attention(pool: &Pool, element: Element, first: usize, rows: usize) {
+/// The heads of SmolLM2-135M: sequences of so many rows from position `first` on, with one cache.
+fn attention<const S: usize>(pool: &Pool, element: Element, first: usize, rows: [usize; S]) {
     let scale = 0.125;
     let shape = Shape { heads: 9, kv_heads: 3, k_dim: 64, v_dim: 64, element, scale };
     let bytes = vec![[0x3c3c_3c3c_u32; 16]; shape.k_bytes() / 64];
     let block = Block { k: bytemuck::cast_slice(&bytes), v: bytemuck::cast_slice(&bytes) };
-    let blocks = vec![block; (first + rows).div_ceil(32)];
-    let seqs = [Sequence { rows: 0..rows, first, blocks: &blocks }];
-    let q = noise(4, rows * shape.heads * shape.k_dim);
-    let mut out = vec![0.0; rows * shape.heads * shape.v_dim];
-    let pairs: usize = (first + 1..=first + rows).sum();
+    let blocks = vec![block; (first + rows[0]).div_ceil(32)];
+    let mut start = 0;
+    let seqs = rows.map(|rows| {
+        start += rows;
+        Sequence { rows: start - rows..start, first, blocks: &blocks }
+    });
+    let q = noise(4, start * shape.heads * shape.k_dim);
+    let mut out = vec![0.0; start * shape.heads * shape.v_dim];
+    let pairs: usize = rows.iter().map(|rows| (first + 1..=first + rows).sum::<usize>()).sum();
     let flops = (2 * pairs * shape.heads * (shape.k_dim + shape.v_dim)) as f64;
     let rate = rate(flops, || attend(pool, &shape, &seqs, &q, &mut out));
-    println!("attend {rows} rows at {first}, {element:?}: {rate:.1}");
+    println!("attend {rows:?} rows at {first}, {element:?}: {rate:.1}");
 }
 
 /// The best rate of repeated runs over a quarter of a second, in units of 1e9 per second.

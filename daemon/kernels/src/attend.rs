@@ -16,16 +16,17 @@
 //!   `A[d] = fma(A[d], a, acc[d] b)`;
 //! * the result is `A[d] / L`.
 //!
-//! Heads and query rows are spread over tasks as is convenient: a query's bits depend on its
-//! position and the blocks alone. Tokens that a query cannot see are *selected* away: their keys
+//! Heads, query rows and chunks are spread over tasks as is convenient, and sequences that share
+//! blocks pass over them together: a query's bits depend on its position and the blocks alone. Tokens that a query cannot see are *selected* away: their keys
 //! and values may hold anything.
 
 mod block;
+mod chunks;
 mod fold;
 
 use std::ops::Range;
 
-use crate::attend::fold::{Fold, States};
+use crate::attend::fold::Fold;
 use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::linear::even;
@@ -136,12 +137,14 @@ pub(crate) fn attend_on(
 ) {
     check(shape, seqs, q, out);
     let strips = strips(shape, seqs);
+    let few = strips.len() * shape.kv_heads < 4 * pool.threads();
+    let (wide, narrow): (Vec<_>, Vec<_>) =
+        strips.into_iter().partition(|strip| !few && strip.rows.len() * shape.group() > STRIP / 2);
     let call = Call { isa, shape, seqs, q, out: Disjoint::new(out) };
-    let tasks = strips.len() * shape.kv_heads;
-    if tasks < 4 * pool.threads() {
-        return call.attend_by_chunks(pool, &strips);
-    }
-    pool.run(tasks, &|i| call.attend(&strips[i / shape.kv_heads], i % shape.kv_heads));
+    pool.run(wide.len() * shape.kv_heads, &|i| {
+        call.attend(&wide[i / shape.kv_heads], i % shape.kv_heads);
+    });
+    call.attend_by_chunks(pool, &narrow);
 }
 
 fn check(shape: &Shape, seqs: &[Sequence<'_>], q: &[f32], out: &[f32]) {
@@ -202,43 +205,22 @@ impl<'a> Call<'a> {
         self.write(&fold, strip, g);
     }
 
-    /// Few strips, as when one sequence decodes: each of their chunks is a task.
-    fn attend_by_chunks(&self, pool: &Pool, strips: &[Strip]) {
-        let heads = strips.iter().flat_map(|s| (0..self.shape.kv_heads).map(move |g| (s, g)));
-        let heads: Vec<_> = heads.collect();
-        let chunks = |strip: &Strip| self.blocks(strip).div_ceil(CHUNK);
-        let tasks = heads.iter().enumerate();
-        let tasks = tasks.flat_map(|(i, (strip, _))| (0..chunks(strip)).map(move |c| (i, c)));
-        let tasks: Vec<_> = tasks.collect();
-        let mut states: Vec<Option<States>> = tasks.iter().map(|_| None).collect();
-        let slots = Disjoint::new(&mut states);
-        pool.run(tasks.len(), &|task| {
-            let ((strip, g), chunk) = (heads[tasks[task].0], tasks[task].1);
-            let mut fold = self.fold(strip, g);
-            self.add(&mut fold, strip, g, self.chunk(strip, chunk));
-            #[expect(unsafe_code, reason = "a slot for each task")]
-            // SAFETY: no other task has this slot.
-            let slot = unsafe { slots.part(task..task + 1) };
-            slot[0] = Some(fold.into_chunk());
-        });
-        let mut states = states.into_iter().flatten();
-        for (strip, g) in heads {
-            let mut fold = self.fold(strip, g);
-            for (chunk, states) in (0..chunks(strip)).zip(&mut states) {
-                fold.take_chunk(self.chunk(strip, chunk).end, states);
-            }
-            self.write(&fold, strip, g);
-        }
+    /// A strip before its first block.
+    fn fold(&self, strip: &Strip, g: usize) -> Fold<'a> {
+        self.fold_of(self.first(strip), self.queries(strip, g).collect())
     }
 
-    /// Nothing folded yet.
-    fn fold(&self, strip: &Strip, g: usize) -> Fold<'a> {
+    /// Queries of rows from position `first` on, before their first block.
+    fn fold_of(&self, first: usize, queries: Vec<&'a [f32]>) -> Fold<'a> {
+        Fold::new(self.isa, self.shape, first, queries)
+    }
+
+    fn queries(&self, strip: &Strip, g: usize) -> impl Iterator<Item = &'a [f32]> + use<'a> {
         let (shape, q) = (self.shape, self.q);
-        let queries = strip.rows.clone().flat_map(|row| {
-            let heads = (0..shape.group()).map(move |h| row * shape.heads + g * shape.group() + h);
-            heads.map(|at| &q[at * shape.k_dim..(at + 1) * shape.k_dim])
-        });
-        Fold::new(self.isa, shape, self.first(strip), queries.collect())
+        let heads =
+            move |row| (0..shape.group()).map(move |h| row * shape.heads + g * shape.group() + h);
+        let heads = strip.rows.clone().flat_map(heads);
+        heads.map(move |at| &q[at * shape.k_dim..(at + 1) * shape.k_dim])
     }
 
     fn add(&self, fold: &mut Fold<'_>, strip: &Strip, g: usize, blocks: Range<usize>) {

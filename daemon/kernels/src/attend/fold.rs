@@ -1,5 +1,7 @@
 //! The states of some queries of one kv head, into which blocks are folded in ascending order.
 
+use std::ops::Range;
+
 use crate::attend::block::{Wide, merge_on, score_on, soften_on, weigh_on};
 use crate::attend::{BLOCK, CHUNK, Shape};
 use crate::isa::Isa;
@@ -48,6 +50,16 @@ impl States {
         }
     }
 
+    /// The states of some queries.
+    pub(super) fn part(&self, queries: Range<usize>) -> States {
+        let width = self.acc.len() / self.m.len();
+        States {
+            m: self.m[queries.clone()].to_vec(),
+            l: self.l[queries.clone()].to_vec(),
+            acc: self.acc[queries.start * width..queries.end * width].to_vec(),
+        }
+    }
+
     fn renew(&mut self) {
         self.m.fill(f32::NEG_INFINITY);
         self.l.fill(0.0);
@@ -70,6 +82,11 @@ impl<'a> Fold<'a> {
             wide,
             blocks: 0,
         }
+    }
+
+    /// In the middle of a chunk whose blocks so far led to `chunk`.
+    pub(super) fn at(self, chunk: States) -> Fold<'a> {
+        Fold { chunk, ..self }
     }
 
     /// Folds the next block, given its keys `[k_dim][32]` and values `[32][v_dim]`.

@@ -192,6 +192,46 @@ fn missing_blocks_are_refused() {
     attend(&pool(1), &shape, &seqs, &[0.0; 8], &mut [0.0; 8]);
 }
 
+/// Sequences whose first blocks are one cache's, and whose others are their own.
+fn branches<'a>(shape: &Shape, trunk: &'a Cache, own: &'a [Cache]) -> Vec<Vec<Block<'a>>> {
+    let whole = trunk.len / BLOCK;
+    let branch = |own: &'a Cache| {
+        let mut blocks = trunk.blocks(shape)[..whole].to_vec();
+        blocks.extend(own.blocks(shape));
+        blocks
+    };
+    own.iter().map(branch).collect()
+}
+
+#[test]
+fn sequences_that_share_blocks_have_the_bits_of_each_alone() {
+    let shape = shape(6, 2, 16, 24, Element::F16);
+    for (trunk, own) in [(0, 7), (32, 5), (96, 33), (256, 1), (992, 40), (1_024, 300)] {
+        let trunk = Cache::new(&shape, 1, trunk);
+        let own: Vec<_> = (0..9).map(|i| Cache::new(&shape, 2 + i, own + i as usize)).collect();
+        let blocks = branches(&shape, &trunk, &own);
+        // Decodes, and a short slice of a prompt among them.
+        let rows_of = |i: usize| if i == 4 { own[i].len.min(5) } else { 1 };
+        let total: usize = (0..own.len()).map(rows_of).sum();
+        let q = noise(7, total * shape.heads * shape.k_dim);
+        let mut start = 0;
+        let seqs: Vec<_> = (0..own.len())
+            .map(|i| {
+                let rows = start..start + rows_of(i);
+                start = rows.end;
+                Sequence { first: trunk.len + own[i].len - rows.len(), rows, blocks: &blocks[i] }
+            })
+            .collect();
+        let mut want = vec![f32::NAN; total * shape.heads * shape.v_dim];
+        reference::attend(&shape, &seqs, &q, &mut want);
+        for (isa, threads) in isas().into_iter().zip([1, 2, 3]) {
+            let mut got = vec![f32::NAN; want.len()];
+            attend_on(isa, &pool(threads), &shape, &seqs, &q, &mut got);
+            assert_eq!(bits(&got), bits(&want), "{} shared, {isa:?}", trunk.len);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
