@@ -17,13 +17,14 @@ endif
 # The real model of the tests.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos test-arm test model demo bench bench-peers bench-quality install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test model demo bench bench-peers bench-quality install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
 	@echo "make test                     every test, clients in other languages included"
 	@echo "make check                    formatting, lints, documentation, house rules"
 	@echo "make check-macos              type check for Apple silicon"
+	@echo "make check-cuda               compile for NVIDIA GPUs, whose compiler comes from PyPI"
 	@echo "make test-arm                 the kernels on emulated NEON"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make bench-peers              the same beside llama.cpp"
@@ -53,6 +54,10 @@ house:
 
 check-macos:
 	.ci/check-macos
+
+# Ten minutes of compilation, so not part of what CI does.
+check-cuda:
+	.ci/check-cuda
 
 # The kernels' tests on emulated NEON: minutes, so not part of `make test`.
 test-arm:

@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use bytesize::ByteSize;
 use etcetera::BaseStrategy;
 use tinygpt_proto::socket::SocketPath;
@@ -20,6 +20,7 @@ pub use self::arguments::{Args, Command, LogFormat, ServeArgs};
 
 use crate::exit::Usage;
 use crate::kv::index::Budget;
+use crate::model::device::Choice;
 use crate::{engine, store};
 
 /// Everything that the daemon needs to know.
@@ -35,6 +36,10 @@ pub struct Config {
     pub engine: engine::Settings,
     /// Compute threads.
     pub threads: NonZeroUsize,
+    /// Where to compute.
+    pub device: Choice,
+    /// Most bytes of each model's KV on a device.
+    pub device_memory: usize,
     /// Exit when idle for so long.
     pub idle_exit: Option<Duration>,
     /// What running requests get after SIGTERM.
@@ -67,10 +72,6 @@ impl Config {
     }
 
     fn new(given: ServeArgs) -> anyhow::Result<Self> {
-        match given.device.as_deref().unwrap_or("auto") {
-            "auto" | "cpu" => {}
-            other => bail!("device {other:?} is not in this version; auto and cpu are"),
-        }
         let socket = SocketPath::resolve(given.socket.as_deref())?;
         Ok(Self {
             store: store_settings(&given, socket.path())?,
@@ -87,6 +88,8 @@ impl Config {
                 silence: Duration::from_secs(60),
             },
             threads: threads(given.threads)?,
+            device: given.device.unwrap_or_default(),
+            device_memory: bytes(given.device_memory, ByteSize::gib(4))?,
             idle_exit: given.idle_exit.map(Into::into),
             grace: grace(given.grace)?,
             log: given.log.unwrap_or_else(|| "info".into()),
@@ -141,7 +144,8 @@ impl From<&Config> for ServeArgs {
             threads: Some(config.threads),
             kv_dtype: config.models.first().map(|model| model.codec),
             numerics: config.models.first().map(|model| model.numerics),
-            device: Some("cpu".into()),
+            device: Some(config.device),
+            device_memory: size(config.device_memory),
             queue: Some(config.engine.queue),
             active_memory: size(config.engine.active_budget),
             cache_memory: size(config.engine.cache_budget.heap),
@@ -308,7 +312,8 @@ mod tests {
         }
         let numerics = config(&["--numerics", "quick"], "").unwrap_err().to_string();
         assert!(numerics.contains("quick") && numerics.contains("exact"), "{numerics}");
-        assert!(config(&["--device", "cuda"], "").unwrap_err().to_string().contains("cuda"));
+        let device = config(&["--device", "tpu"], "").unwrap_err().to_string();
+        assert!(device.contains("tpu") && device.contains("candle-cpu"), "{device}");
     }
 
     #[test]
@@ -371,7 +376,7 @@ mod tests {
         let cases = [
             "threads = 3",
             "no-persist = true\nidle-exit = \"90s\"",
-            "cache-disk = 1500000001\ndaily-writes = \"1.5 GiB\"\nkv-dtype = \"f32\"",
+            "device = \"cuda:1\"\ncache-disk = 1500000001\ndaily-writes = \"1.5 GiB\"\nkv-dtype = \"f32\"",
         ];
         for text in cases {
             let config = config(&[], text).unwrap();

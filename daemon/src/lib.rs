@@ -45,7 +45,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 
 use self::config::Config;
 use self::engine::EngineHandle;
-use self::exit::Exit;
+use self::exit::{Exit, Usage};
+use self::model::Machine;
 use self::service::{Ended, Facts, Limits, LogFilter};
 use self::store::StoreHandle;
 
@@ -85,18 +86,23 @@ pub async fn run(
     Ok(if ended == Ended::Poisoned { Exit::Internal } else { Exit::Done })
 }
 
-/// Starts an engine for each model, all on one compute pool.
+/// Starts an engine for each model, all on one compute pool and one device.
 ///
 /// # Errors
-/// When the system refuses a thread.
+/// When the device cannot be used, or the system refuses a thread.
 pub fn start_engines(
     config: &Config,
     store: Option<&StoreHandle>,
 ) -> anyhow::Result<Vec<EngineHandle>> {
     let pool = Arc::new(Pool::new(config.threads));
+    let device = config.device.open(config.device_memory).map_err(|error| Usage(error.into()))?;
+    if let Some(device) = &device {
+        tracing::info!(?device, "computing there");
+    }
+    let machine = Machine { pool, device };
     let start = |source: &engine::Source| {
-        let (settings, pool) = (config.engine.clone(), Arc::clone(&pool));
-        let (handle, _thread) = engine::spawn(settings, source.clone(), pool, store.cloned())?;
+        let (settings, machine) = (config.engine.clone(), machine.clone());
+        let (handle, _thread) = engine::spawn(settings, source.clone(), machine, store.cloned())?;
         Ok(handle)
     };
     let engines: std::io::Result<Vec<_>> = config.models.iter().map(start).collect();

@@ -19,6 +19,7 @@ use super::spelling;
 use crate::exit::Exit;
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
+use crate::model::device::Choice;
 
 /// Owns a language model and its KV caches, and serves them over a Unix socket.
 #[derive(Debug, Parser)]
@@ -150,9 +151,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     #[serde(with = "spelling")]
     pub numerics: Option<Numerics>,
-    /// Where to compute: auto or cpu; cuda, metal and candle-cpu are not in this version
+    /// Where to compute: auto, cpu, cuda[:N], metal or candle-cpu [default: auto]
     #[arg(long)]
-    pub device: Option<String>,
+    #[serde(with = "spelling")]
+    pub device: Option<Choice>,
+    /// Most bytes of each model's KV on a device [default: 4 GiB]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "spelling")]
+    pub device_memory: Option<ByteSize>,
     /// Most requests waiting for each model [default: 256]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
@@ -205,6 +211,7 @@ impl ServeArgs {
             kv_dtype: self.kv_dtype.or(file.kv_dtype),
             numerics: self.numerics.or(file.numerics),
             device: self.device.or(file.device),
+            device_memory: self.device_memory.or(file.device_memory),
             queue: self.queue.or(file.queue),
             active_memory: self.active_memory.or(file.active_memory),
             cache_memory: self.cache_memory.or(file.cache_memory),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
+use crate::model::device::Choice;
 
 /// A value that has words.
 pub(super) trait Spelled: FromStr<Err: Display> {
@@ -32,6 +33,12 @@ impl Spelled for Codec {
 impl Spelled for Numerics {
     fn spell(&self) -> String {
         self.name().to_owned()
+    }
+}
+
+impl Spelled for Choice {
+    fn spell(&self) -> String {
+        self.to_string()
     }
 }
 

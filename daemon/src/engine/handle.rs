@@ -11,6 +11,7 @@ use super::explain::Inquiry;
 use super::job::{Job, Namespace, Reuse};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
+use crate::kv::device::Usage;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
 use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
@@ -205,6 +206,8 @@ pub struct Report {
     pub active_bytes: u64,
     /// Records in the index.
     pub records: u64,
+    /// What is on a device, where the model runs on one.
+    pub device: Option<Usage>,
 }
 
 /// Why a job was not taken.

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::handle::{Held, Removal, Removed, Report};
 use super::sequence::Phase;
+use crate::kv::device::Tier;
 use crate::kv::key::{BlockKey, End};
 use crate::kv::record::Record;
 
@@ -14,6 +15,7 @@ impl Engine {
             Removal::Prompt(end) => self.index.remove_chain(end),
             Removal::All => self.index.clear(),
         };
+        self.loaded.model.tier().inspect(|tier| tier.clear());
         self.history.clear();
         Removed { blocks: blocks as u64, records: records as u64 }
     }
@@ -57,6 +59,7 @@ impl Engine {
             heap_bytes: self.index.heap_bytes() as u64,
             active_bytes: self.sequences.iter().map(|s| s.reserved as u64).sum(),
             records: records as u64,
+            device: self.loaded.model.tier().map(Tier::usage),
         }
     }
 }

@@ -41,7 +41,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tinygpt_kernels::Pool;
 use tokio::sync::watch;
 
 pub use self::handle::{EngineHandle, ModelInfo, State};
@@ -61,6 +60,7 @@ pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
+use crate::model::Machine;
 use crate::model::identity::{Identities, Stamp};
 use crate::store::{Family, Restored, StoreHandle};
 
@@ -88,7 +88,7 @@ pub struct Settings {
 struct Engine {
     settings: Settings,
     source: Source,
-    pool: Arc<Pool>,
+    machine: Machine,
     pace: Pace,
     store: Option<StoreHandle>,
     identities: Option<Identities>,
@@ -120,7 +120,7 @@ struct Engine {
 pub fn spawn(
     settings: Settings,
     source: Source,
-    pool: Arc<Pool>,
+    machine: impl Into<Machine>,
     store: Option<StoreHandle>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (own, mailbox) = mpsc::channel();
@@ -138,8 +138,8 @@ pub fn spawn(
         state: watched,
         shared: Arc::clone(&shared),
     };
-    let name = format!("engine {}", source.name);
-    let live = move || live(settings, source, pool, store, (own, mailbox), state, shared);
+    let (name, machine) = (format!("engine {}", source.name), machine.into());
+    let live = move || live(settings, source, machine, store, (own, mailbox), state, shared);
     let thread = std::thread::Builder::new().name(name).spawn(live)?;
     Ok((handle, thread))
 }
@@ -148,7 +148,7 @@ pub fn spawn(
 fn live(
     settings: Settings,
     source: Source,
-    pool: Arc<Pool>,
+    machine: Machine,
     store: Option<StoreHandle>,
     (own, mailbox): (mpsc::Sender<Message>, mpsc::Receiver<Message>),
     state: watch::Sender<State>,
@@ -156,7 +156,7 @@ fn live(
 ) {
     let _poison = Poison(state.clone());
     let identities = store.as_ref().map(|store| Identities::in_dir(store.dir()));
-    let loaded = match source.load(1, &pool, identities.as_ref()) {
+    let loaded = match source.load(1, &machine, identities.as_ref()) {
         Ok(loaded) => loaded,
         Err(error) => {
             tracing::error!(%error, "model not loaded");
@@ -175,7 +175,7 @@ fn live(
     let engine = Engine {
         index: Index::new(settings.cache_budget),
         settings,
-        pool,
+        machine,
         pace: Pace::default(),
         source,
         store,
@@ -313,7 +313,7 @@ impl Engine {
         };
         self.state.send_replace(State::Loading);
         let identities = self.identities.as_ref();
-        match self.source.load(self.generation + 1, &self.pool, identities) {
+        match self.source.load(self.generation + 1, &self.machine, identities) {
             Ok(loaded) => {
                 self.generation += 1;
                 self.stale = false;

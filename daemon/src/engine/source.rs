@@ -14,12 +14,12 @@ use tinygpt_kernels::{Matrix, Pool};
 
 use super::handle::ModelInfo;
 use crate::kv::codec::Codec;
+use crate::kv::device::DeviceError;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
-use crate::model::host::Host;
 use crate::model::identity::{self, Identities, Stamp};
 use crate::model::load::{Checkpoint, LoadError, Weights};
-use crate::model::{Model, Numerics, assemble, load};
+use crate::model::{Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
 
 /// How long a changed file must have been left alone before it is read again.
@@ -56,6 +56,14 @@ pub enum SourceError {
         name: String,
         /// What is wrong with it.
         error: LoadError,
+    },
+    /// There is no room for it where it is to run.
+    #[error("cannot place model {name} on the device: {error}")]
+    Place {
+        /// The model's name.
+        name: String,
+        /// What is in the way.
+        error: DeviceError,
     },
     /// The file was being written while it was read.
     #[error("model {path} changed while it was being read", path = path.display())]
@@ -99,10 +107,10 @@ impl Source {
     pub(super) fn load(
         &self,
         generation: u64,
-        pool: &Arc<Pool>,
+        machine: &Machine,
         identities: Option<&Identities>,
     ) -> Result<Loaded, SourceError> {
-        let started = Instant::now();
+        let (started, pool) = (Instant::now(), &machine.pool);
         let Some(path) = &self.path else {
             let checkpoint = load::load(load::BUILTIN, pool).map_err(|error| self.refuse(error))?;
             let file = Contents {
@@ -110,7 +118,7 @@ impl Source {
                 bytes: load::BUILTIN.len() as u64,
                 stamp: None,
             };
-            return Ok(self.assemble(checkpoint, file, (generation, pool), started));
+            return self.assemble(checkpoint, file, (generation, machine), started);
         };
         let unreadable = |error| SourceError::Read { path: path.clone(), error };
         let file = File::open(path).map_err(unreadable)?;
@@ -130,7 +138,7 @@ impl Source {
             remember(identities, stamp, weights);
         }
         let file = Contents { weights, bytes, stamp: Some(stamp) };
-        Ok(self.assemble(checkpoint, file, (generation, pool), started))
+        self.assemble(checkpoint, file, (generation, machine), started)
     }
 
     /// Whether there is no file any more.
@@ -176,15 +184,16 @@ impl Source {
         &self,
         checkpoint: Checkpoint,
         file: Contents,
-        (generation, pool): (u64, &Arc<Pool>),
+        (generation, machine): (u64, &Machine),
         started: Instant,
-    ) -> Loaded {
+    ) -> Result<Loaded, SourceError> {
+        let numerics = machine.label(self.numerics);
         let fields = Fields {
             weights: file.weights,
             config: Digest::of("config", &checkpoint.config_digest_input),
             tokenizer: Digest::of("tokenizer", &checkpoint.vocabulary_digest_input),
             adapter: Digest::of("adapter", b""),
-            numerics: Digest::of("numerics", self.numerics.label().as_bytes()),
+            numerics: Digest::of("numerics", numerics.as_bytes()),
             window: Digest::of("window", b"full"),
             rope: Digest::of("rope", b"as configured"),
             ..Fields::default()
@@ -192,8 +201,8 @@ impl Source {
         let weights = &checkpoint.weights;
         let weight_bytes = total(weights, Matrix::bytes, size_of::<f32>());
         let parameters = total(weights, |matrix| matrix.n() * matrix.k(), 1);
-        let host = Host::new(Arc::clone(pool), self.numerics);
-        let model = assemble(checkpoint.weights, host);
+        let model = machine.assemble(checkpoint.weights, self.numerics);
+        let model = model.map_err(|error| SourceError::Place { name: self.name.clone(), error })?;
         let layers = model.layers();
         let layouts = Codec::ALL.map(|codec| Arc::new(Layout::new(codec, &layers))).to_vec();
         let info = ModelInfo {
@@ -214,10 +223,10 @@ impl Source {
             vocabulary: checkpoint.vocabulary,
             layouts,
             fields,
-            numerics: self.numerics.label(),
+            numerics,
             default_codec: self.codec,
         };
-        Loaded { model, info: Arc::new(info), stamp: file.stamp }
+        Ok(Loaded { model, info: Arc::new(info), stamp: file.stamp })
     }
 }
 

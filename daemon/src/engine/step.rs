@@ -9,6 +9,7 @@ use super::sampler;
 use super::scheduler::{Runnable, plan};
 use super::sequence::{Phase, Sequence};
 use crate::kv::codec::Codec;
+use crate::kv::device::DeviceError;
 use crate::model::Batch;
 
 /// How often progress is told.
@@ -48,8 +49,11 @@ impl Engine {
                 continue;
             }
             let Some(hidden) = sequence.hidden.take() else { continue };
-            let logits = if sequence.wants_logits() { self.logits(&hidden) } else { Vec::new() };
-            self.after_prompt(at, &logits);
+            let wanted = sequence.wants_logits();
+            match wanted.then(|| self.logits(&hidden)).transpose() {
+                Ok(logits) => self.after_prompt(at, &logits.unwrap_or_default()),
+                Err(error) => self.fail(at, Failure::Memory(error.to_string())),
+            }
         }
     }
 
@@ -59,13 +63,10 @@ impl Engine {
             return;
         }
         let batch = self.gather(&members);
-        let started = Instant::now();
-        let hidden = self.forward(&batch, &members);
-        let took = started.elapsed();
-        self.pace.learn(batch.tokens.len(), took);
-        // The output head is read once for all sequences of the step.
-        let sample = members.iter().any(|(at, _)| self.sequences[*at].wants_logits());
-        let logits = if sample { self.logits(&hidden) } else { Vec::new() };
+        let ([hidden, logits], took) = match self.compute(&batch, &members) {
+            Ok(computed) => computed,
+            Err(error) => return self.fail_all(&members, &error),
+        };
         let (width, vocab) = (self.loaded.model.width(), self.loaded.model.vocab());
         let mut first = 0;
         for ((at, rows), slice) in members.iter().zip(&batch.slices) {
@@ -77,22 +78,52 @@ impl Engine {
         }
     }
 
+    /// Final hidden states `[wanted][C]`, logits `[wanted][V]` if somebody wants any, and how long
+    /// the layers took.
+    fn compute(
+        &mut self,
+        batch: &Batch,
+        members: &[(usize, usize)],
+    ) -> Result<([Vec<f32>; 2], Duration), DeviceError> {
+        let started = Instant::now();
+        let hidden = self.forward(batch, members)?;
+        let took = started.elapsed();
+        self.pace.learn(batch.tokens.len(), took);
+        // The output head is read once for all sequences of the step.
+        let sample = members.iter().any(|(at, _)| self.sequences[*at].wants_logits());
+        let logits = if sample { self.logits(&hidden)? } else { Vec::new() };
+        Ok(([hidden, logits], took))
+    }
+
+    fn fail_all(&mut self, members: &[(usize, usize)], error: &DeviceError) {
+        tracing::error!(%error, "a step failed");
+        for (at, _) in members {
+            self.fail(*at, Failure::Memory(error.to_string()));
+        }
+    }
+
     /// The sequences that run now, with their rows; those that get no memory fail.
     fn members(&mut self, codec: Codec, rows: &[usize]) -> Vec<(usize, usize)> {
         let mut members = Vec::new();
         for (at, rows) in rows.iter().enumerate() {
-            let sequence = &mut self.sequences[at];
-            if *rows == 0 || sequence.job.codec != codec {
+            if *rows == 0 || self.sequences[at].job.codec != codec {
                 continue;
             }
-            let layout = &sequence.family.layout;
-            let slabs = self.slabs.entry(codec).or_insert_with(|| Slabs::new(layout));
-            match sequence.kv.reserve(sequence.kv.len() + rows, slabs) {
+            match self.reserve(at, *rows) {
                 Ok(()) => members.push((at, *rows)),
-                Err(error) => self.fail(at, Failure::Memory(error.to_string())),
+                Err(failure) => self.fail(at, failure),
             }
         }
         members
+    }
+
+    fn reserve(&mut self, at: usize, rows: usize) -> Result<(), Failure> {
+        let Sequence { kv, job, family, .. } = &mut self.sequences[at];
+        let slabs = self.slabs.entry(job.codec).or_insert_with(|| Slabs::new(&family.layout));
+        let reserved = kv.reserve(kv.len() + rows, slabs);
+        reserved.map_err(|error| Failure::Memory(error.to_string()))?;
+        let prepared = self.loaded.model.prepare(kv, rows);
+        prepared.map_err(|error| Failure::Memory(error.to_string()))
     }
 
     fn gather(&self, members: &[(usize, usize)]) -> Batch {
@@ -113,16 +144,23 @@ impl Engine {
         batch
     }
 
-    fn forward(&mut self, batch: &Batch, members: &[(usize, usize)]) -> Vec<f32> {
+    fn forward(
+        &mut self,
+        batch: &Batch,
+        members: &[(usize, usize)],
+    ) -> Result<Vec<f32>, DeviceError> {
         let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|(m, _)| m == at);
         let sequences = self.sequences.iter_mut().enumerate().filter(chosen);
         let mut kv: Vec<_> = sequences.map(|(_, sequence)| &mut sequence.kv).collect();
-        self.loaded.model.forward(batch, &mut kv).to_vec()
+        Ok(self.loaded.model.forward(batch, &mut kv)?.to_vec())
     }
 
     /// The logits `[T][V]` of final hidden states `[T][C]`.
-    fn logits(&self, hidden: &[f32]) -> Vec<f32> {
-        self.loaded.model.head(hidden).to_vec()
+    fn logits(&self, hidden: &[f32]) -> Result<Vec<f32>, DeviceError> {
+        if hidden.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.loaded.model.head(hidden)?.to_vec())
     }
 
     /// Counts the rows that `at` has computed, and does what follows from them: from the final

@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn every_flag_is_said_again_in_words_that_mean_the_same() {
         let line = "--active-memory=1KiB --cache-dir=/c --cache-disk=4KiB --cache-memory=2001 \
-            --config=/t.toml --daily-writes=8KiB --device=cpu --free-floor=512 --grace=5s \
+            --config=/t.toml --daily-writes=8KiB --device-memory=9MiB --device=cpu --free-floor=512 --grace=5s \
             --idle-exit=15m --kv-dtype=bf16 --log-format=json --log=-x --model=/n.gguf \
             --model=a=/m.gguf --model=builtin --no-persist --numerics=exact --queue=7 \
             --socket=/s --threads=3";

@@ -66,6 +66,11 @@ impl Block {
         self.parts.iter().map(|part| part.mapped_bytes()).sum()
     }
 
+    /// The bytes of each part.
+    pub(super) fn part_bytes(&self) -> Vec<&[u8]> {
+        self.parts.iter().map(|part| part.bytes()).collect()
+    }
+
     /// Bytes of the parts that live on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.heap_bytes()).sum()

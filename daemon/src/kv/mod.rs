@@ -6,12 +6,13 @@
 //! bytes that already exist.
 //!
 //! Reading order: [`key`] names blocks, [`codec`] and [`layout`] give them bytes, [`block`] holds
-//! them, [`seq`] grows a chain of them, [`record`] keeps the rest of a prompt that fills no block,
+//! them, [`seq`] grows a chain of them, [`device`] has its rows elsewhere, too, [`record`] keeps the rest of a prompt that fills no block,
 //! [`index`] finds the longest chain that is already there, and [`remove`] says what goes with one
 //! that is to be forgotten.
 
 pub mod block;
 pub mod codec;
+pub mod device;
 pub mod index;
 pub mod key;
 pub mod layout;

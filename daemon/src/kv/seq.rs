@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tinygpt_kernels::attend;
 
 use super::block::{Block, Part};
+use super::device::Resident;
 use super::key::{BlockKey, BlockTokens};
 use super::layout::{BLOCK, Layout};
 use crate::sys::memory::{Slab, Slot};
@@ -49,12 +50,15 @@ pub struct KvSeq {
     open: VecDeque<Box<[Slot]>>,
     len: usize,
     saturated: u64,
+    /// Its rows on a device, if it runs on one.
+    pub(super) resident: Option<Resident>,
 }
 
 impl KvSeq {
     /// An empty cache.
     pub fn new(layout: Arc<Layout>) -> Self {
-        Self { layout, sealed: Vec::new(), open: VecDeque::new(), len: 0, saturated: 0 }
+        let (sealed, open) = (Vec::new(), VecDeque::new());
+        Self { layout, sealed, open, len: 0, saturated: 0, resident: None }
     }
 
     /// Tokens whose rows are there in every layer.
@@ -169,12 +173,23 @@ impl KvSeq {
         block
     }
 
-    /// Uses `block`, which has the same name, in the place of the last sealed one.
+    /// Uses `block`, which has the same name and is everyone's, in the place of the last sealed
+    /// one.
     pub fn swap_last(&mut self, block: Arc<Block>) {
+        let index = self.sealed.len().saturating_sub(1);
+        if let Some(resident) = &self.resident {
+            resident.keep(index, block.key);
+        }
         if let Some(last) = self.sealed.last_mut() {
             debug_assert_eq!(last.key, block.key);
             *last = block;
         }
+    }
+
+    /// The parts of the blocks that hold the rows behind the sealed blocks.
+    pub(super) fn open_bytes(&self) -> Vec<Vec<&[u8]>> {
+        let blocks = self.open.iter().take(self.tail_len().div_ceil(BLOCK));
+        blocks.map(|parts| parts.iter().map(Slot::bytes).collect()).collect()
     }
 
     /// Copies the first `rows` rows of `block` behind the sealed blocks.

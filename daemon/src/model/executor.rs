@@ -1,19 +1,23 @@
 //! The operations that architectures are written in, whoever runs them.
 //!
 //! An architecture is written once over [`Executor`]; [`Host`](super::host::Host) runs it on this
-//! machine's processor. What an executor cannot be told apart by is its choice: how weights are
-//! kept, where rows lie, what a product reads.
+//! machine's processor, [`Device`](super::device::Device) elsewhere. How weights are kept, where
+//! rows lie and what a product reads is the executor's business.
+//!
+//! Operations do not fail: an executor that can lose a row hands on why, up to whoever wants to
+//! see its numbers.
 //!
 //! Shapes: T rows, C width, H query heads, G KV heads, D head size, K inputs and N outputs.
 
 use std::fmt::Debug;
 use std::ops::Range;
 
-use tinygpt_kernels::{Matrix, Rope};
+use tinygpt_kernels::{Convention, Matrix, Rope};
 
 use super::Batch;
 use super::host::Buffer;
 use super::load::{Linear, Norm};
+use crate::kv::device::{DeviceError, Tier};
 use crate::kv::seq::KvSeq;
 
 /// Weights of a product, where an executor keeps them.
@@ -23,11 +27,13 @@ pub type LinearOf<E> = Linear<<E as Executor>::Matrix, <E as Executor>::Vector>;
 pub type NormOf<E> = Norm<<E as Executor>::Vector>;
 
 /// Runs operations on rows.
-pub trait Executor: Debug + Send {
+pub trait Executor: Debug {
     /// Weights `[N][K]`.
-    type Matrix: Debug + Send;
+    type Matrix: Debug;
     /// Weights that are no product's: gains, biases, learned positions.
-    type Vector: Debug + Send;
+    type Vector: Debug;
+    /// Rotary tables.
+    type Rope: Debug;
     /// Numbers `[T][N]`.
     type Rows<'e>
     where
@@ -42,10 +48,17 @@ pub trait Executor: Debug + Send {
         Self: 'e;
 
     /// Takes in a matrix.
-    fn matrix(&self, packed: Matrix) -> Self::Matrix;
+    ///
+    /// # Errors
+    /// When there is no room for it; the same below.
+    fn matrix(&self, packed: Matrix) -> Result<Self::Matrix, DeviceError>;
 
     /// Takes in a vector.
-    fn vector(&self, numbers: Vec<f32>) -> Self::Vector;
+    #[expect(clippy::missing_errors_doc, reason = "above")]
+    fn vector(&self, numbers: Vec<f32>) -> Result<Self::Vector, DeviceError>;
+
+    /// Takes in rotary tables.
+    fn rope(&self, table: Rope, convention: Convention) -> Self::Rope;
 
     /// The rows `[T][C]` of an embedding matrix `[V][C]`.
     fn embed(&self, tokens: &[u32], embedding: &Self::Matrix) -> Self::Rows<'_>;
@@ -98,13 +111,20 @@ pub trait Executor: Debug + Send {
     fn gelu(&self, x: &mut Self::Rows<'_>);
 
     /// What turns rows at `positions`.
-    fn angles<'e>(&'e self, rope: &'e Rope, positions: Vec<u32>) -> Self::Angles<'e>;
+    fn angles<'e>(&'e self, rope: &'e Self::Rope, positions: Vec<u32>) -> Self::Angles<'e>;
 
     /// Turns rows `x [T][H][dim]`.
     fn rotate(&self, angles: &Self::Angles<'_>, x: &mut Self::Rows<'_>, dim: usize);
 
+    /// Makes ready to compute `rows` more rows of a sequence.
+    ///
+    /// # Errors
+    /// When there is no room for them.
+    fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError>;
+
     /// Adds `layer`'s keys `k [T][G*D]` and values `v [T][G*D]` to the caches, then attends with
-    /// `q [T][H*D]`, each row over its own sequence up to itself: `[T][H*D]`.
+    /// `q [T][H*D]`, each row over its own sequence up to itself: `[T][H*D]`. The sequences are
+    /// prepared for their rows.
     ///
     /// Rows are attended in stored form, never as they were computed, so that a row of this slice
     /// counts for later rows exactly as it will for a later request.
@@ -121,26 +141,45 @@ pub trait Executor: Debug + Send {
     fn upload(&self, numbers: &[f32], width: usize) -> Self::Rows<'_>;
 
     /// The numbers of rows.
-    fn download<'e>(&'e self, x: Self::Rows<'e>) -> Buffer<'e>;
+    ///
+    /// # Errors
+    /// When one could not be computed.
+    fn download<'e>(&'e self, x: Self::Rows<'e>) -> Result<Buffer<'e>, DeviceError>;
+
+    /// Ends a pass over `batch`: the numbers of its wanted rows `x`, and in `kv` the rows of all
+    /// layers.
+    ///
+    /// # Errors
+    /// When a row could not be computed.
+    fn finish<'e>(
+        &'e self,
+        x: Self::Rows<'e>,
+        batch: &Batch,
+        kv: &mut [&mut KvSeq],
+    ) -> Result<Buffer<'e>, DeviceError>;
+
+    /// Where rows of sequences are kept for others, if that is elsewhere than in the host's
+    /// blocks.
+    fn tier(&self) -> Option<&Tier>;
 }
 
 impl Linear {
     /// The same weights, where `executor` keeps them.
-    pub(super) fn place<E: Executor>(self, executor: &E) -> LinearOf<E> {
-        Linear {
-            weight: executor.matrix(self.weight),
-            bias: self.bias.map(|bias| executor.vector(bias)),
-        }
+    pub(super) fn place<E: Executor>(self, executor: &E) -> Result<LinearOf<E>, DeviceError> {
+        Ok(Linear {
+            weight: executor.matrix(self.weight)?,
+            bias: self.bias.map(|bias| executor.vector(bias)).transpose()?,
+        })
     }
 }
 
 impl Norm {
     /// The same weights, where `executor` keeps them.
-    pub(super) fn place<E: Executor>(self, executor: &E) -> NormOf<E> {
-        Norm {
-            weight: executor.vector(self.weight),
-            bias: self.bias.map(|bias| executor.vector(bias)),
-        }
+    pub(super) fn place<E: Executor>(self, executor: &E) -> Result<NormOf<E>, DeviceError> {
+        Ok(Norm {
+            weight: executor.vector(self.weight)?,
+            bias: self.bias.map(|bias| executor.vector(bias)).transpose()?,
+        })
     }
 }
 

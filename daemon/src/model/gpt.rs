@@ -7,6 +7,7 @@ use super::executor::{Executor, positions};
 use super::host::Buffer;
 use super::load::{GptBlock, GptWeights, Linear, Norm};
 use super::{Batch, Model};
+use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
@@ -19,8 +20,11 @@ pub struct Gpt<E: Executor> {
 
 impl<E: Executor> Gpt<E> {
     /// The model over `weights`, which `executor` runs.
-    pub fn new(weights: GptWeights, executor: E) -> Self {
-        Self { weights: weights.place(&executor), executor }
+    ///
+    /// # Errors
+    /// When the executor has no room for the weights.
+    pub fn new(weights: GptWeights, executor: E) -> Result<Self, DeviceError> {
+        Ok(Self { weights: weights.place(&executor)?, executor })
     }
 
     fn block<'e>(
@@ -46,14 +50,21 @@ impl<E: Executor> Gpt<E> {
 
 impl GptWeights {
     /// The same weights, where `executor` keeps them.
-    fn place<E: Executor>(self, executor: &E) -> GptWeights<E::Matrix, E::Vector> {
-        GptWeights {
+    fn place<E: Executor>(
+        self,
+        executor: &E,
+    ) -> Result<GptWeights<E::Matrix, E::Vector>, DeviceError> {
+        Ok(GptWeights {
             config: self.config,
-            token_embedding: executor.matrix(self.token_embedding),
-            position_embedding: executor.vector(self.position_embedding),
-            final_norm: self.final_norm.place(executor),
-            blocks: self.blocks.into_iter().map(|block| block.place(executor)).collect(),
-        }
+            token_embedding: executor.matrix(self.token_embedding)?,
+            position_embedding: executor.vector(self.position_embedding)?,
+            final_norm: self.final_norm.place(executor)?,
+            blocks: self
+                .blocks
+                .into_iter()
+                .map(|block| block.place(executor))
+                .collect::<Result<_, _>>()?,
+        })
     }
 
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
@@ -72,17 +83,20 @@ impl GptWeights {
 }
 
 impl GptBlock {
-    fn place<E: Executor>(self, executor: &E) -> GptBlock<E::Matrix, E::Vector> {
-        GptBlock {
-            norm1: self.norm1.place(executor),
-            q: self.q.place(executor),
-            k: self.k.place(executor),
-            v: self.v.place(executor),
-            o: self.o.place(executor),
-            norm2: self.norm2.place(executor),
-            fc_in: self.fc_in.place(executor),
-            fc_out: self.fc_out.place(executor),
-        }
+    fn place<E: Executor>(
+        self,
+        executor: &E,
+    ) -> Result<GptBlock<E::Matrix, E::Vector>, DeviceError> {
+        Ok(GptBlock {
+            norm1: self.norm1.place(executor)?,
+            q: self.q.place(executor)?,
+            k: self.k.place(executor)?,
+            v: self.v.place(executor)?,
+            o: self.o.place(executor)?,
+            norm2: self.norm2.place(executor)?,
+            fc_in: self.fc_in.place(executor)?,
+            fc_out: self.fc_out.place(executor)?,
+        })
     }
 
     fn linears(&self) -> [&Linear; 6] {
@@ -114,7 +128,11 @@ impl<E: Executor> Model for Gpt<E> {
         vec![(shape, Window::Full); config.layers]
     }
 
-    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'_> {
+    fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError> {
+        self.executor.prepare(kv, rows)
+    }
+
+    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
         let mut x = e.embed(&batch.tokens, &weights.token_embedding);
         e.add_learned(&mut x, &weights.position_embedding, &positions(batch, kv));
@@ -122,12 +140,16 @@ impl<E: Executor> Model for Gpt<E> {
             self.block(layer, &mut x, batch, kv);
         }
         let wanted = e.gather(&x, &batch.wanted);
-        e.download(e.norm(&wanted, &weights.final_norm, weights.config.eps))
+        e.finish(e.norm(&wanted, &weights.final_norm, weights.config.eps), batch, kv)
     }
 
-    fn head(&self, hidden: &[f32]) -> Buffer<'_> {
+    fn head(&self, hidden: &[f32]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
         let input = e.input(e.upload(hidden, self.width()));
         e.download(e.product(&input, &weights.token_embedding))
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        self.executor.tier()
     }
 }

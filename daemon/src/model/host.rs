@@ -8,12 +8,14 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use tinygpt_kernels::{
-    Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast, linear_fast, norm,
+    Convention, Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast,
+    linear_fast, norm,
 };
 
 use super::executor::Executor;
 use super::load::{Linear, Norm};
 use super::{Batch, Numerics};
+use crate::kv::device::{DeviceError, Tier};
 use crate::kv::seq::KvSeq;
 
 /// Runs operations: the compute pool, the arithmetic, and memory to use again.
@@ -25,10 +27,10 @@ pub struct Host {
     spare_quantized: RefCell<Vec<Quantized>>,
 }
 
-/// Numbers `[T][width]` that go back to their [`Host`].
+/// Numbers `[T][width]` that go back to their [`Host`], if they come from one.
 #[derive(Debug)]
 pub struct Buffer<'h> {
-    host: &'h Host,
+    host: Option<&'h Host>,
     memory: Vec<f32>,
     len: usize,
     width: usize,
@@ -67,7 +69,7 @@ impl Host {
         if memory.len() < len {
             memory = vec![0.0; len];
         }
-        Buffer { host: self, memory, len, width }
+        Buffer { host: Some(self), memory, len, width }
     }
 
     /// Weights that are plain numbers take the rows as they are under every numerics.
@@ -87,16 +89,21 @@ impl Host {
 impl Executor for Host {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
+    type Rope = Rope;
     type Rows<'h> = Buffer<'h>;
     type Input<'h> = Input<'h>;
     type Angles<'h> = Angles<'h>;
 
-    fn matrix(&self, packed: Matrix) -> Matrix {
-        packed
+    fn matrix(&self, packed: Matrix) -> Result<Matrix, DeviceError> {
+        Ok(packed)
     }
 
-    fn vector(&self, numbers: Vec<f32>) -> Vec<f32> {
-        numbers
+    fn vector(&self, numbers: Vec<f32>) -> Result<Vec<f32>, DeviceError> {
+        Ok(numbers)
+    }
+
+    fn rope(&self, table: Rope, _convention: Convention) -> Rope {
+        table
     }
 
     fn embed(&self, tokens: &[u32], embedding: &Matrix) -> Buffer<'_> {
@@ -219,6 +226,10 @@ impl Executor for Host {
         });
     }
 
+    fn prepare(&self, _kv: &mut KvSeq, _rows: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn attend<'h>(
         &'h self,
         layer: usize,
@@ -262,8 +273,21 @@ impl Executor for Host {
         out
     }
 
-    fn download<'h>(&'h self, x: Buffer<'h>) -> Buffer<'h> {
-        x
+    fn download<'h>(&'h self, x: Buffer<'h>) -> Result<Buffer<'h>, DeviceError> {
+        Ok(x)
+    }
+
+    fn finish<'h>(
+        &'h self,
+        x: Buffer<'h>,
+        _batch: &Batch,
+        _kv: &mut [&mut KvSeq],
+    ) -> Result<Buffer<'h>, DeviceError> {
+        Ok(x)
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        None
     }
 }
 
@@ -272,6 +296,16 @@ fn are_quantised(layers: &[&Linear]) -> bool {
 }
 
 impl Buffer<'_> {
+    /// Numbers `[T][width]` from elsewhere.
+    pub(super) fn of(numbers: Vec<f32>, width: usize) -> Self {
+        Self { host: None, len: numbers.len(), memory: numbers, width }
+    }
+
+    /// Keeps the first `rows` rows.
+    pub(super) fn keep_rows(&mut self, rows: usize) {
+        self.len = self.len.min(rows * self.width);
+    }
+
     /// T.
     fn rows(&self) -> usize {
         self.len / self.width
@@ -305,6 +339,8 @@ impl DerefMut for Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        self.host.spare.borrow_mut().push(std::mem::take(&mut self.memory));
+        if let Some(host) = self.host {
+            host.spare.borrow_mut().push(std::mem::take(&mut self.memory));
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::executor::{Executor, positions};
 use super::host::Buffer;
 use super::load::{Linear, LlamaBlock, LlamaWeights, Norm, RopeLayout};
 use super::{Batch, Model};
+use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
@@ -14,12 +15,15 @@ use crate::kv::seq::KvSeq;
 pub struct Llama<E: Executor> {
     executor: E,
     weights: LlamaWeights<E::Matrix, E::Vector>,
-    rope: Rope,
+    rope: E::Rope,
 }
 
 impl<E: Executor> Llama<E> {
     /// The model over `weights`, which `executor` runs.
-    pub fn new(weights: LlamaWeights, executor: E) -> Self {
+    ///
+    /// # Errors
+    /// When the executor has no room for the weights.
+    pub fn new(weights: LlamaWeights, executor: E) -> Result<Self, DeviceError> {
         let config = &weights.config;
         let convention = match config.rope_layout {
             RopeLayout::Interleaved => Convention::Interleaved,
@@ -27,7 +31,8 @@ impl<E: Executor> Llama<E> {
         };
         let (base, factors) = (f64::from(config.rope_base), config.rope_factors.as_deref());
         let rope = Rope::new(convention, config.head_dim, base, factors, config.context);
-        Self { weights: weights.place(&executor), executor, rope }
+        let rope = executor.rope(rope, convention);
+        Ok(Self { weights: weights.place(&executor)?, executor, rope })
     }
 
     fn block<'e>(
@@ -55,14 +60,21 @@ impl<E: Executor> Llama<E> {
 
 impl LlamaWeights {
     /// The same weights, where `executor` keeps them.
-    fn place<E: Executor>(self, executor: &E) -> LlamaWeights<E::Matrix, E::Vector> {
-        LlamaWeights {
+    fn place<E: Executor>(
+        self,
+        executor: &E,
+    ) -> Result<LlamaWeights<E::Matrix, E::Vector>, DeviceError> {
+        Ok(LlamaWeights {
             config: self.config,
-            token_embedding: executor.matrix(self.token_embedding),
-            final_norm: self.final_norm.place(executor),
-            head: self.head.map(|head| executor.matrix(head)),
-            blocks: self.blocks.into_iter().map(|block| block.place(executor)).collect(),
-        }
+            token_embedding: executor.matrix(self.token_embedding)?,
+            final_norm: self.final_norm.place(executor)?,
+            head: self.head.map(|head| executor.matrix(head)).transpose()?,
+            blocks: self
+                .blocks
+                .into_iter()
+                .map(|block| block.place(executor))
+                .collect::<Result<_, _>>()?,
+        })
     }
 
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
@@ -80,18 +92,21 @@ impl LlamaWeights {
 }
 
 impl LlamaBlock {
-    fn place<E: Executor>(self, executor: &E) -> LlamaBlock<E::Matrix, E::Vector> {
-        LlamaBlock {
-            norm1: self.norm1.place(executor),
-            q: self.q.place(executor),
-            k: self.k.place(executor),
-            v: self.v.place(executor),
-            o: self.o.place(executor),
-            norm2: self.norm2.place(executor),
-            gate: self.gate.place(executor),
-            up: self.up.place(executor),
-            down: self.down.place(executor),
-        }
+    fn place<E: Executor>(
+        self,
+        executor: &E,
+    ) -> Result<LlamaBlock<E::Matrix, E::Vector>, DeviceError> {
+        Ok(LlamaBlock {
+            norm1: self.norm1.place(executor)?,
+            q: self.q.place(executor)?,
+            k: self.k.place(executor)?,
+            v: self.v.place(executor)?,
+            o: self.o.place(executor)?,
+            norm2: self.norm2.place(executor)?,
+            gate: self.gate.place(executor)?,
+            up: self.up.place(executor)?,
+            down: self.down.place(executor)?,
+        })
     }
 
     fn linears(&self) -> [&Linear; 7] {
@@ -122,7 +137,11 @@ impl<E: Executor> Model for Llama<E> {
         vec![(LayerShape { kv_heads, k_dim: dim, v_dim: dim }, Window::Full); config.layers]
     }
 
-    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'_> {
+    fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError> {
+        self.executor.prepare(kv, rows)
+    }
+
+    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
         let angles = e.angles(&self.rope, positions(batch, kv));
         let mut x = e.embed(&batch.tokens, &weights.token_embedding);
@@ -130,12 +149,16 @@ impl<E: Executor> Model for Llama<E> {
             self.block(layer, &mut x, &angles, batch, kv);
         }
         let wanted = e.gather(&x, &batch.wanted);
-        e.download(e.norm(&wanted, &weights.final_norm, weights.config.eps))
+        e.finish(e.norm(&wanted, &weights.final_norm, weights.config.eps), batch, kv)
     }
 
-    fn head(&self, hidden: &[f32]) -> Buffer<'_> {
+    fn head(&self, hidden: &[f32]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
         let head = weights.head.as_ref().unwrap_or(&weights.token_embedding);
         e.download(e.product(&e.input(e.upload(hidden, self.width())), head))
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        self.executor.tier()
     }
 }

@@ -3,12 +3,13 @@
 //! A [`Model`] is numbers, weights and who computes with them; everything that changes is in the
 //! [`Batch`] and in the sequences' caches, which the caller owns.
 //! There is a short file for each architecture family, written over the small set of operations of
-//! an [`executor`], of which [`host`] is one, and [`load`] reads their files. A file's contents are
-//! its [`identity`].
+//! an [`executor`]: the [`host`], or a [`device`]. [`load`] reads their files, whose contents are
+//! their [`identity`].
 //!
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
 
+pub mod device;
 pub mod executor;
 pub mod gpt;
 pub mod host;
@@ -18,14 +19,17 @@ pub mod load;
 
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use tinygpt_kernels::Matrix;
+use tinygpt_kernels::{Matrix, Pool};
 
+use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
+use self::device::{Device, Target};
 use self::executor::Executor;
-use self::host::Buffer;
+use self::host::{Buffer, Host};
 use self::load::Weights;
 
 /// Rows of several sequences, one after another, without padding.
@@ -83,7 +87,7 @@ impl FromStr for Numerics {
 }
 
 /// A model that can run.
-pub trait Model: Send {
+pub trait Model {
     /// C.
     fn width(&self) -> usize;
 
@@ -99,21 +103,76 @@ pub trait Model: Send {
     /// The cache rows of each layer and what its queries may see.
     fn layers(&self) -> Vec<(LayerShape, Window)>;
 
+    /// Makes ready to compute `rows` more rows of a sequence.
+    ///
+    /// # Errors
+    /// When a device has no room for them, or fails.
+    fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError>;
+
     /// Runs all layers over `batch`, writing the rows' keys and values into `kv` (one cache per
-    /// slice, with room reserved, not advanced), and returns the final hidden states
+    /// slice, with room reserved, prepared, not advanced), and returns the final hidden states
     /// `[wanted][C]`, after the final norm.
-    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Buffer<'_>;
+    ///
+    /// # Errors
+    /// When a device fails.
+    fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError>;
 
     /// The logits `[T][V]` of hidden states `[T][C]`.
-    fn head(&self, hidden: &[f32]) -> Buffer<'_>;
+    ///
+    /// # Errors
+    /// When a device fails.
+    fn head(&self, hidden: &[f32]) -> Result<Buffer<'_>, DeviceError>;
+
+    /// Where it keeps rows of sequences on a device.
+    fn tier(&self) -> Option<&Tier>;
 }
 
-/// The model over `weights`, which `executor` runs.
-pub fn assemble<E: Executor + 'static>(weights: Weights, executor: E) -> Box<dyn Model> {
-    match weights {
-        Weights::Gpt(weights) => Box::new(gpt::Gpt::new(weights, executor)),
-        Weights::Llama(weights) => Box::new(llama::Llama::new(weights, executor)),
+/// What models run on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Loads models, and runs them where there is no device.
+    pub pool: Arc<Pool>,
+    /// Runs them where there is one.
+    pub device: Option<Target>,
+}
+
+/// A machine without devices.
+impl From<Arc<Pool>> for Machine {
+    fn from(pool: Arc<Pool>) -> Self {
+        Self { pool, device: None }
     }
+}
+
+impl Machine {
+    /// The label of the arithmetic of models here, which `numerics` chooses among the processor's.
+    pub fn label(&self, numerics: Numerics) -> &'static str {
+        self.device.as_ref().map_or(numerics.label(), Target::label)
+    }
+
+    /// The model over `weights`, running here.
+    ///
+    /// # Errors
+    /// When a device has no room for the weights.
+    pub fn assemble(
+        &self,
+        weights: Weights,
+        numerics: Numerics,
+    ) -> Result<Box<dyn Model>, DeviceError> {
+        match &self.device {
+            Some(target) => assemble(weights, Device::new(target.clone())),
+            None => assemble(weights, Host::new(Arc::clone(&self.pool), numerics)),
+        }
+    }
+}
+
+fn assemble<E: Executor + 'static>(
+    weights: Weights,
+    executor: E,
+) -> Result<Box<dyn Model>, DeviceError> {
+    Ok(match weights {
+        Weights::Gpt(weights) => Box::new(gpt::Gpt::new(weights, executor)?),
+        Weights::Llama(weights) => Box::new(llama::Llama::new(weights, executor)?),
+    })
 }
 
 impl Weights {

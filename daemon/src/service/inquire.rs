@@ -46,6 +46,8 @@ impl Daemon {
             sum.records += report.records;
             sum.heap_bytes += report.heap_bytes;
             sum.active_bytes += report.active_bytes;
+            let devices = sum.device.into_iter().chain(report.device);
+            sum.device = devices.reduce(|sum, more| sum.plus(more));
         }
         sum
     }

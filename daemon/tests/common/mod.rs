@@ -16,7 +16,8 @@ use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::index::Budget;
 use tinygptd::kv::key::Digest;
-use tinygptd::model::Numerics;
+use tinygptd::model::device::Choice;
+use tinygptd::model::{Machine, Numerics};
 use tinygptd::store::{self, StoreHandle};
 use tokio::sync::mpsc;
 
@@ -30,6 +31,9 @@ pub(crate) struct Setup {
     pub threads: usize,
     pub cache: Option<PathBuf>,
     pub source: Source,
+    pub device: Choice,
+    /// Bytes of KV on the device.
+    pub device_memory: usize,
     pub heap: usize,
     pub active: usize,
     pub queue: usize,
@@ -47,6 +51,8 @@ impl Default for Setup {
                 codec: Codec::F16,
                 numerics: Numerics::Fast,
             },
+            device: Choice::Cpu,
+            device_memory: 1 << 30,
             heap: 1 << 30,
             active: 1 << 30,
             queue: 64,
@@ -97,7 +103,9 @@ impl Setup {
             silence: Duration::from_secs(60),
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::new(self.threads).unwrap()));
-        let (handle, thread) = engine::spawn(settings, self.source, pool, store.clone()).unwrap();
+        let machine = Machine { pool, device: self.device.open(self.device_memory).unwrap() };
+        let (handle, thread) =
+            engine::spawn(settings, self.source, machine, store.clone()).unwrap();
         let running = Running { handle, thread: Some(thread), store, _threads: threads };
         running.info();
         running

@@ -7,12 +7,13 @@ const TOLERANCE: f32 = 1e-3;
 
 /// Logits after the last 8 tokens of the prompt `[8][V]`, and the greedy ids after it.
 fn check(model: &str, prompt: &[u32], logits: &[f32], greedy: &[u32]) {
-    let mut runner = Runner::new(&read(model));
-    let rows = runner.feed(prompt, 8);
-    assert_eq!(logits.len(), rows.concat().len());
-    let error = distance(&rows.concat(), logits);
-    assert!(error <= TOLERANCE, "{model}: {error}");
-    assert_eq!(runner.greedy(rows[7].clone(), greedy.len()), greedy, "{model}");
+    for mut runner in Runner::everywhere(&read(model)) {
+        let rows = runner.feed(prompt, 8);
+        assert_eq!(logits.len(), rows.concat().len());
+        let error = distance(&rows.concat(), logits);
+        assert!(error <= TOLERANCE, "{model}: {error}");
+        assert_eq!(runner.greedy(rows[7].clone(), greedy.len()), greedy, "{model}");
+    }
 }
 
 fn check_folder(folder: &str) {

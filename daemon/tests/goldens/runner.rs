@@ -7,9 +7,9 @@ use tinygpt_kernels::Pool;
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::layout::Layout;
 use tinygptd::kv::seq::{KvSeq, Slabs};
-use tinygptd::model::host::Host;
+use tinygptd::model::device::Choice;
 use tinygptd::model::load::load;
-use tinygptd::model::{Batch, Model, Numerics, assemble};
+use tinygptd::model::{Batch, Machine, Model, Numerics};
 
 pub(crate) struct Runner {
     model: Box<dyn Model>,
@@ -18,10 +18,17 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
+    /// The same model from the bytes of its file on every executor there is.
+    pub(crate) fn everywhere(file: &[u8]) -> [Self; 2] {
+        [Choice::Cpu, Choice::CandleCpu].map(|choice| Self::on(choice, file))
+    }
+
     /// A model from the bytes of its file, caching plain f32.
-    pub(crate) fn new(file: &[u8]) -> Self {
+    fn on(choice: Choice, file: &[u8]) -> Self {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()));
-        let model = assemble(load(file, &pool).unwrap().weights, Host::new(pool, Numerics::Exact));
+        let machine = Machine { pool, device: choice.open(1 << 30).unwrap() };
+        let weights = load(file, &machine.pool).unwrap().weights;
+        let model = machine.assemble(weights, Numerics::Exact).unwrap();
         let layout = Arc::new(Layout::new(Codec::F32, &model.layers()));
         let (slabs, seq) = (Slabs::new(&layout), KvSeq::new(layout));
         Self { model, slabs, seq }
@@ -36,14 +43,15 @@ impl Runner {
     pub(crate) fn feed(&mut self, tokens: &[u32], wanted: usize) -> Vec<Vec<f32>> {
         let rows = tokens.len();
         self.seq.reserve(self.seq.len() + rows, &mut self.slabs).unwrap();
+        self.model.prepare(&mut self.seq, rows).unwrap();
         let batch = Batch {
             tokens: tokens.into(),
             slices: std::iter::once(0..rows).collect(),
             wanted: (rows - wanted..rows).collect(),
         };
-        let hidden = self.model.forward(&batch, &mut [&mut self.seq]);
+        let hidden = self.model.forward(&batch, &mut [&mut self.seq]).unwrap();
         self.seq.advance(rows);
-        let logits = self.model.head(&hidden);
+        let logits = self.model.head(&hidden).unwrap();
         logits.chunks_exact(self.model.vocab()).map(<[f32]>::to_vec).collect()
     }
 

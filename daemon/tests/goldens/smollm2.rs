@@ -36,21 +36,24 @@ fn distance(logits: &[f32], oracle: &Value) -> f32 {
 #[test]
 fn smollm2_has_both_oracles_probabilities_and_llama_cpps_clear_choices() {
     let Some(model) = smollm2() else { return };
-    let mut runner = Runner::new(&model);
     let golden = json("gguf_public/smollm2-135m-instruct-q4_1/cases.json");
-    for case in golden["cases"].as_array().unwrap() {
-        let name = &case["name"];
-        let mut logits = runner.prompt(&ids(&case["ids"]));
-        let rounded = distance(&logits, case);
-        assert!(rounded <= ROUNDED, "{name}: {rounded} from llama.cpp");
-        if let Some(second) = case.get("second_oracle").filter(|second| !second.is_null()) {
-            let exact = distance(&logits, second);
-            assert!(exact <= EXACT, "{name}: {exact} from exact arithmetic");
-        }
-        let greedy = ids(&case["greedy_ids"]).into_iter().zip(floats(&case["greedy_margin"]));
-        for (step, (id, margin)) in greedy.enumerate() {
-            assert!(argmax(&logits) == id || margin < CLEAR, "{name} step {step}: margin {margin}");
-            logits = runner.feed(&[id], 1).remove(0);
-        }
+    for mut runner in Runner::everywhere(&model) {
+        golden["cases"].as_array().unwrap().iter().for_each(|case| check(&mut runner, case));
+    }
+}
+
+fn check(runner: &mut Runner, case: &Value) {
+    let name = &case["name"];
+    let mut logits = runner.prompt(&ids(&case["ids"]));
+    let rounded = distance(&logits, case);
+    assert!(rounded <= ROUNDED, "{name}: {rounded} from llama.cpp");
+    if let Some(second) = case.get("second_oracle").filter(|second| !second.is_null()) {
+        let exact = distance(&logits, second);
+        assert!(exact <= EXACT, "{name}: {exact} from exact arithmetic");
+    }
+    let greedy = ids(&case["greedy_ids"]).into_iter().zip(floats(&case["greedy_margin"]));
+    for (step, (id, margin)) in greedy.enumerate() {
+        assert!(argmax(&logits) == id || margin < CLEAR, "{name} step {step}: margin {margin}");
+        logits = runner.feed(&[id], 1).remove(0);
     }
 }

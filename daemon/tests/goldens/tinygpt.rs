@@ -13,11 +13,11 @@ const TIE: f32 = 1e-3;
 fn check(variant: &str, model: &[u8]) {
     let logits = read("tinygpt/tiny/logits.npz");
     let golden = json("tinygpt/tiny/cases.json");
-    let mut runner = Runner::new(model);
+    let mut runners = Runner::everywhere(model);
     let of_variant = |case: &&Value| case["variant"] == variant;
     for case in golden["cases"].as_array().unwrap().iter().filter(of_variant) {
         let expected = npz(&logits, case["logits_key"].as_str().unwrap());
-        check_case(&mut runner, case, &expected);
+        runners.iter_mut().for_each(|runner| check_case(runner, case, &expected));
     }
 }
 

@@ -10,6 +10,7 @@ use tinygpt_proto::v1::{
 use tonic::{Request, Response, Status, async_trait};
 
 use super::Admin;
+use crate::engine::handle::Report;
 use crate::service::convert::reply::count;
 use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
@@ -62,7 +63,7 @@ impl Daemon {
             active: Some(self.active_budget(&report)),
             queue: Some(self.queue_budget()),
             running: report.running,
-            counters: self.counters(),
+            counters: self.counters(&report),
             threads: count(self.facts.threads),
             warnings: self.warnings(),
         }
@@ -75,7 +76,7 @@ impl Daemon {
         worst(self.models.all().iter().map(Slot::readiness))
     }
 
-    fn counters(&self) -> BTreeMap<String, u64> {
+    fn counters(&self, report: &Report) -> BTreeMap<String, u64> {
         let mut counters = self.tally.counts();
         if let Some(store) = &self.store {
             let stats = store.stats();
@@ -87,6 +88,13 @@ impl Daemon {
                 ("store_read_errors".to_owned(), stats.read_errors),
                 ("store_saves_dropped".to_owned(), stats.dropped_writes),
                 ("store_write_errors".to_owned(), stats.write_errors),
+            ]);
+        }
+        if let Some(device) = &report.device {
+            counters.extend([
+                ("device_bytes".to_owned(), device.bytes),
+                ("device_rows_downloaded".to_owned(), device.downloaded),
+                ("device_rows_uploaded".to_owned(), device.uploaded),
             ]);
         }
         counters
