@@ -9,6 +9,7 @@ use super::models::Served;
 use super::refusal::Refusal;
 use crate::kv::key::Digest;
 use crate::store::text_digest;
+use crate::text::TokenizerError;
 
 /// Texts beyond this many bytes are tokenised off the runtime's threads.
 const LONG_TEXT: usize = 64 << 10;
@@ -74,15 +75,20 @@ const DOUBLED: &str = "the prompt begins with two beginning-of-sequence tokens; 
 pub async fn encode(text: Arc<str>, bare: bool, served: &Arc<Served>) -> Result<Vec<u32>, Refusal> {
     let long = text.len() > LONG_TEXT;
     let tokenizer = Arc::clone(&served.tokenizer);
-    let work = move || match bare {
-        true => tokenizer.encode(&text),
-        false => tokenizer.encode_prompt(&text),
+    // Dropped with this future, when the client has gone.
+    let client = Arc::new(());
+    let waits = Arc::downgrade(&client);
+    let work = move || {
+        let ids = tokenizer.encode_while(&text, &|| waits.strong_count() > 0)?;
+        Ok::<_, TokenizerError>(if bare { ids } else { tokenizer.as_prompt(ids) })
     };
     if !long {
         return Ok(work()?);
     }
     let stopped = |_| Refusal::Stopped { name: served.info.name.clone() };
-    Ok(spawn_blocking(work).await.map_err(stopped)??)
+    let ids = spawn_blocking(work).await.map_err(stopped)??;
+    drop(client);
+    Ok(ids)
 }
 
 /// Whether a text of `bytes` can be few enough tokens of `longest` bytes at most: what cannot is not

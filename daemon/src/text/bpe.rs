@@ -71,6 +71,9 @@ pub enum TokenizerError {
         /// What the library said.
         reason: String,
     },
+    /// Whoever wanted the ids has gone.
+    #[error("nobody wants the ids any more")]
+    Unwanted,
     /// The text holds a byte for which the vocabulary has neither a token nor an unknown token.
     #[error("the vocabulary has no token for the byte 0x{byte:02x}, at position {at} of the text")]
     NoToken {
@@ -125,15 +128,20 @@ impl Bpe {
         })
     }
 
-    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    /// Asks before every word whether anybody still wants the ids.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::new();
         let mut at = 0;
         for (start, end, id) in self.literals.find(text) {
-            self.encode_words(text, at, start, &mut ids)?;
+            self.encode_words(text, at, start, wanted, &mut ids)?;
             ids.push(id);
             at = end;
         }
-        self.encode_words(text, at, text.len(), &mut ids)?;
+        self.encode_words(text, at, text.len(), wanted, &mut ids)?;
         Ok(ids)
     }
 
@@ -142,6 +150,7 @@ impl Bpe {
         text: &str,
         start: usize,
         end: usize,
+        wanted: &dyn Fn() -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let words = &text[start..end];
@@ -149,7 +158,10 @@ impl Bpe {
             let byte = words.as_bytes()[at];
             return Err(TokenizerError::NoToken { byte, at: start + at });
         }
-        self.cut.words(words).into_iter().try_for_each(|word| self.encode_word(word, ids))
+        self.cut.words(words).into_iter().try_for_each(|word| match wanted() {
+            true => self.encode_word(word, ids),
+            false => Err(TokenizerError::Unwanted),
+        })
     }
 
     fn encode_word(&self, word: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
@@ -297,6 +309,16 @@ mod tests {
         assert_eq!(encode("ab<s>a b[x]").unwrap(), [2, 4, 0, 3, 1, 6]);
         let error = encode("ab<t>").unwrap_err();
         assert!(matches!(error, TokenizerError::NoToken { byte: b'<', at: 2 }), "{error}");
+    }
+
+    #[test]
+    fn a_text_that_nobody_wants_any_more_is_left_at_the_next_word() {
+        let tokenizer = tokenizer(|_| {}).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let wanted = || asked.replace(asked.get() + 1) < 3;
+        let refused = tokenizer.encode_while(&"ab ".repeat(1000), &wanted).unwrap_err();
+        assert!(matches!(refused, TokenizerError::Unwanted), "{refused}");
+        assert_eq!(asked.get(), 4);
     }
 
     #[test]

@@ -42,9 +42,21 @@ impl Tokenizer {
     /// # Errors
     /// When the vocabulary cannot spell the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_while(text, &|| true)
+    }
+
+    /// The same for somebody who may go away: `wanted` is asked before every word.
+    ///
+    /// # Errors
+    /// When the vocabulary cannot spell the text, or it is not wanted any more.
+    pub fn encode_while(
+        &self,
+        text: &str,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Self::Bpe(bpe) => bpe.encode(text),
+            Self::Bpe(bpe) => bpe.encode(text, wanted),
         }
     }
 
@@ -55,8 +67,12 @@ impl Tokenizer {
     /// # Errors
     /// When the vocabulary cannot spell the text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let ids = self.encode(text)?;
-        Ok(self.prompt_bos().into_iter().chain(ids).collect())
+        Ok(self.as_prompt(self.encode(text)?))
+    }
+
+    /// A text's ids as those of a prompt.
+    pub fn as_prompt(&self, ids: Vec<u32>) -> Vec<u32> {
+        self.prompt_bos().into_iter().chain(ids).collect()
     }
 
     /// Whether a prompt begins with two beginning-of-sequence tokens, which no model was made for.
