@@ -136,6 +136,9 @@ impl Narrow for F16 {
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "one instruction in place of twenty")]
             Kind::Avx2 | Kind::Vnni => unsafe { widen_f16c(from) },
+            #[cfg(target_arch = "aarch64")]
+            _ => widen_neon(from),
+            #[cfg(not(target_arch = "aarch64"))]
             _ => widen_by_value(from),
         }
     }
@@ -158,6 +161,29 @@ fn widen_f16c(from: &[F16; LANES]) -> Lanes {
     use std::arch::x86_64::{__m128i, _mm256_cvtph_ps};
     let [low, high]: [__m128i; 2] = bytemuck::cast(*from);
     bytemuck::cast([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+}
+
+/// The conversion in hardware that every aarch64 has: exact, as ours is.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+fn widen_neon(from: &[F16; LANES]) -> Lanes {
+    use std::arch::aarch64::{float32x4_t, vdupq_n_f32};
+    // SAFETY: arithmetic on registers.
+    #[expect(unsafe_code, reason = "one instruction in place of twenty")]
+    unsafe {
+        let mut to: [float32x4_t; 4] = [vdupq_n_f32(0.0); 4];
+        for (to, from) in to.iter_mut().zip(from.as_chunks::<4>().0) {
+            let from: u64 = bytemuck::cast(*from);
+            std::arch::asm!(
+                "fmov {to:d}, {from}",
+                "fcvtl {to:v}.4s, {to:v}.4h",
+                from = in(reg) from,
+                to = out(vreg) *to,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        bytemuck::cast(to)
+    }
 }
 
 /// `to[i] = f(from[i])`, in chunks of lanes so that the compiler vectorises it.

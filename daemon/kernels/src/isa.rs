@@ -31,6 +31,10 @@ pub(crate) enum Kind {
     /// aarch64 with 8-bit dot products, for which alone it is used.
     #[cfg(target_arch = "aarch64")]
     Dot,
+    /// The same with those of unsigned codes and signed activations, from the extension for 8-bit
+    /// matrix products.
+    #[cfg(target_arch = "aarch64")]
+    I8mm,
 }
 
 impl Isa {
@@ -63,6 +67,9 @@ impl Isa {
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("dotprod") {
             all.push(Isa(Kind::Dot));
+            if std::arch::is_aarch64_feature_detected!("i8mm") {
+                all.push(Isa(Kind::I8mm));
+            }
         }
         all
     }
@@ -86,6 +93,8 @@ impl Isa {
             Kind::Vnni => "avx512vnni",
             #[cfg(target_arch = "aarch64")]
             Kind::Dot => "neon-dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Kind::I8mm => "neon-i8mm",
         }
     }
 }

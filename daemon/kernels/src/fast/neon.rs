@@ -1,7 +1,8 @@
 //! The strip for aarch64 with the dot-product extension.
 //!
-//! `sdot` multiplies signed bytes and adds four products into each of four lanes. The compiler's
-//! intrinsic for it is not stable, hence the line of assembly.
+//! `sdot` multiplies signed bytes and adds four products into each of four lanes; `usdot`, of a later
+//! extension, does so with unsigned codes as they are. The compiler's intrinsics for them are not
+//! stable, hence the lines of assembly.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -18,22 +19,22 @@ const ISA: Isa = Isa(Kind::Dot);
 /// Sixteen lanes.
 type Quads<V> = [V; 4];
 
-/// Adds to the sums of `R` rows all pieces of a tile.
+/// Adds to the sums of `R` rows all pieces of a tile. `UNSIGNED` needs the second extension.
 #[target_feature(enable = "neon,dotprod")]
-pub(super) fn strip<const R: usize>(
+pub(super) fn strip<const R: usize, const UNSIGNED: bool>(
     sums: &mut [Lanes; R],
     weights: &Weights<'_>,
     x: &[Row<'_>; R],
 ) {
-    // Codes of 8 bits are made signed, which takes 128 away.
-    let top = if weights.bits == 8 { 128 } else { 0 };
+    // Codes of 8 bits are made signed where they must be, which takes 128 away.
+    let top = if weights.bits == 8 && !UNSIGNED { 128 } else { 0 };
     let zero = weights.zero - i32::from(top);
     let len = weights.piece_len();
     let mut held = [[vdupq_n_f32(0.0); 4]; R];
     for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
         let (block, part) = (i / weights.pieces, i % weights.pieces);
         let rows: [&Block; R] = std::array::from_fn(|r| &x[r][block]);
-        let dots = dot(codes, top, &rows, part * len);
+        let dots = dot::<R, UNSIGNED>(codes, top, &rows, part * len);
         let (group, sum) = (i >> weights.group_shift, weights.pieces - 1 + part);
         let scales = quads(&weights.groups.scales(ISA, group));
         let mins = weights.groups.mins(ISA, group).map(|mins| quads(&mins));
@@ -57,7 +58,7 @@ pub(super) fn strip<const R: usize>(
 /// The integer dot products of a piece, of codes that `top` makes signed.
 #[target_feature(enable = "neon,dotprod")]
 #[inline]
-fn dot<const R: usize>(
+fn dot<const R: usize, const UNSIGNED: bool>(
     codes: &[Step],
     top: u8,
     x: &[&Block; R],
@@ -73,8 +74,10 @@ fn dot<const R: usize>(
         for r in 0..R {
             let x = vreinterpretq_s8_s32(vdupq_n_s32(bytemuck::cast(rows[r][s])));
             for quad in 0..4 {
-                let codes = vreinterpretq_s8_u8(veorq_u8(codes[quad], vdupq_n_u8(top)));
-                sums[r][quad] = sdot(sums[r][quad], codes, x);
+                sums[r][quad] = match UNSIGNED {
+                    true => usdot(sums[r][quad], codes[quad], x),
+                    false => sdot(sums[r][quad], veorq_u8(codes[quad], vdupq_n_u8(top)), x),
+                };
             }
         }
     }
@@ -83,12 +86,30 @@ fn dot<const R: usize>(
 
 #[target_feature(enable = "neon,dotprod")]
 #[inline]
-fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+fn sdot(mut sum: int32x4_t, a: uint8x16_t, b: int8x16_t) -> int32x4_t {
     // SAFETY: arithmetic on registers, with the instruction this function is compiled for.
     #[expect(unsafe_code, reason = "the intrinsic is not stable")]
     unsafe {
         asm!(
             "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) sum,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn usdot(mut sum: int32x4_t, a: uint8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: arithmetic on registers, with an instruction that whoever asks for it has looked for.
+    #[expect(unsafe_code, reason = "the intrinsic is not stable")]
+    unsafe {
+        asm!(
+            ".arch_extension i8mm",
+            "usdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
             sum = inout(vreg) sum,
             a = in(vreg) a,
             b = in(vreg) b,

@@ -83,7 +83,10 @@ impl<'a> Weights<'a> {
             Kind::Vnni => unsafe { vnni::strip(sums, self, x) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
-            Kind::Dot => unsafe { neon::strip(sums, self, x) },
+            Kind::Dot => unsafe { neon::strip::<R, false>(sums, self, x) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
+            Kind::I8mm => unsafe { neon::strip::<R, true>(sums, self, x) },
         }
     }
 
