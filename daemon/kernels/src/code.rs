@@ -45,10 +45,14 @@ impl Code {
         assert!(matches!(self.bits, 4 | 5 | 6 | 8), "codes of 4, 5, 6 or 8 bits, not {self:?}");
     }
 
-    /// Puts the code of `q` for row `lane` and `k` into the block, whose bytes were zeroed.
-    pub(crate) fn put(self, block: &mut [u8], lane: usize, k: usize, q: i8) {
-        let code = (i16::from(q) + i16::from(self.zero)) as u8;
-        debug_assert!(u16::from(code) < 1 << self.bits, "{q} as {self:?}");
+    /// The code of an integer weight.
+    pub(crate) fn of(self, q: i8) -> u8 {
+        (i16::from(q) + i16::from(self.zero)) as u8
+    }
+
+    /// Puts the code of row `lane` and `k` into the block, whose bytes were zeroed.
+    pub(crate) fn put(self, block: &mut [u8], lane: usize, k: usize, code: u8) {
+        debug_assert!(u16::from(code) < 1 << self.bits, "{code} as {self:?}");
         let (at, shift) = self.place(lane, k);
         block[at] |= code << shift;
     }

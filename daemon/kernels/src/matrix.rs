@@ -48,7 +48,7 @@ pub enum Format {
     Affine {
         /// What the integers are.
         code: Code,
-        /// Consecutive `k` that share a scale: 16, 32 or 64; it divides `K`.
+        /// Consecutive `k` that share a scale: 16, 32, 64 or 128; it divides `K`.
         group: usize,
         /// Whether each group has a minimum; it is 0 otherwise.
         min: bool,
@@ -76,7 +76,7 @@ impl Format {
     fn check(self, k: usize) {
         if let Format::Affine { code, group, .. } = self {
             code.check();
-            assert!(matches!(group, 16 | 32 | 64), "groups of 16, 32 or 64, not {group}");
+            assert!(matches!(group, 16 | 32 | 64 | 128), "groups of 16 to 128, not {group}");
             assert!(k.is_multiple_of(group.max(BLOCK)), "groups of {group} in rows of {k}");
         }
     }
@@ -125,7 +125,7 @@ impl Matrix {
     /// Packs quantised weights: `q` `[N][K]`, `scale` and `min` `[N][K / group]`.
     ///
     /// # Panics
-    /// When the group is not 16, 32 or 64, does not divide `k`, or a length does not fit.
+    /// When the group is not 16, 32, 64 or 128, does not divide `k`, or a length does not fit.
     pub fn from_affine(
         n: usize,
         k: usize,
@@ -140,6 +140,27 @@ impl Matrix {
             let of_groups = r.start * groups..r.end * groups;
             let min = min.map(|min| &min[of_groups.clone()]);
             tile.affine(&q[r.start * k..r.end * k], &scale[of_groups], min);
+        })
+    }
+
+    /// The same from codes as they are, `[N][K]`: MLX's affine checkpoints have no zero point.
+    ///
+    /// # Panics
+    /// As for [`from_affine`](Self::from_affine).
+    pub fn from_codes(
+        n: usize,
+        k: usize,
+        (code, group): (Code, usize),
+        codes: &[u8],
+        scale: &[f32],
+        min: Option<&[f32]>,
+    ) -> Matrix {
+        assert_eq!(codes.len(), n * k, "[N][K] weights");
+        let groups = k / group;
+        build_here(n, k, Format::Affine { code, group, min: min.is_some() }, |r, tile| {
+            let of_groups = r.start * groups..r.end * groups;
+            let min = min.map(|min| &min[of_groups.clone()]);
+            tile.codes(&codes[r.start * k..r.end * k], &scale[of_groups], min);
         })
     }
 

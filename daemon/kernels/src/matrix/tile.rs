@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 
-use crate::code::BLOCK;
+use crate::code::{BLOCK, Code};
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::Format;
 
@@ -56,6 +56,24 @@ impl Tile<'_> {
     /// # Panics
     /// When the matrix has another format, or a length does not fit.
     pub fn affine(&mut self, q: &[i8], scale: &[f32], min: Option<&[f32]>) {
+        self.quantised(q, scale, min, Code::of);
+    }
+
+    /// The same for codes as they are: `q = code - zero`.
+    ///
+    /// # Panics
+    /// When the matrix has another format, or a length does not fit.
+    pub fn codes(&mut self, codes: &[u8], scale: &[f32], min: Option<&[f32]>) {
+        self.quantised(codes, scale, min, |_, code| code);
+    }
+
+    fn quantised<Q: Copy>(
+        &mut self,
+        q: &[Q],
+        scale: &[f32],
+        min: Option<&[f32]>,
+        code_of: impl Fn(Code, Q) -> u8,
+    ) {
         let Format::Affine { code, min: wants_min, .. } = self.format else {
             panic!("quants for a matrix of {:?}", self.format);
         };
@@ -64,7 +82,8 @@ impl Tile<'_> {
         for (lane, row) in q.chunks_exact(self.k.max(1)).enumerate() {
             let blocks = self.weights.chunks_exact_mut(code.block_bytes());
             for (block, row) in blocks.zip(row.chunks_exact(BLOCK)) {
-                row.iter().enumerate().for_each(|(k, &q)| code.put(block, lane, k, q));
+                let codes = row.iter().map(|&q| code_of(code, q)).enumerate();
+                codes.for_each(|(k, q)| code.put(block, lane, k, q));
             }
         }
         interleave(scale, self.rows, self.scales);
