@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::engine::job::{Namespace, Persist, Policy, Sampling, Task, Token};
 use crate::engine::{EngineHandle, Event, Job, ModelInfo, State, job};
-use crate::exit::Exit;
+use crate::exit::{Exit, Usage};
 use crate::kv::codec::Codec;
 use crate::kv::key::Fields;
 use crate::store::{ChainEnd, StoreHandle};
@@ -24,8 +24,13 @@ const SAMPLE: usize = 16;
 /// Compares a sample and reports on stderr; the exit code says whether all were equal.
 ///
 /// # Errors
-/// When a request fails.
+/// When a request fails, or a device would compute, whose sums depend on company.
 pub fn run(config: &Config, store: &StoreHandle) -> anyhow::Result<Exit> {
+    let device = config.device.open(config.device_memory).map_err(|error| Usage(error.into()))?;
+    if let Some(device) = device {
+        let refused = anyhow!("{} repeats no bits: check with --device cpu", device.label());
+        return Err(Usage(refused).into());
+    }
     let engines = crate::start_engines(config, Some(store))?;
     let mut different = 0;
     let mut checked = 0;

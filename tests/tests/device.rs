@@ -90,6 +90,14 @@ fn a_client_that_is_killed_cancels_and_its_prompt_stays() {
 }
 
 #[test]
+fn a_self_check_that_could_only_fail_is_refused() {
+    let home = Home::new();
+    let (code, said) = ended(home.daemon().args(ON_DEVICE).arg("--self-check"));
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("--device cpu"), "{said}");
+}
+
+#[test]
 fn a_device_that_is_not_there_ends_with_64_and_its_name() {
     let home = Home::new();
     for device in ["cuda", "cuda:7", "metal", "tpu"] {
