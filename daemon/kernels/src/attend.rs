@@ -24,8 +24,11 @@ mod block;
 mod chunks;
 mod fold;
 
+use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::ops::Range;
 
+use crate::attend::chunks::Chunks;
 use crate::attend::fold::Fold;
 use crate::disjoint::Disjoint;
 use crate::isa::Isa;
@@ -41,10 +44,15 @@ pub const CHUNK: usize = 256 / BLOCK;
 /// Queries (rows times heads of a kv group) that share one widened block.
 const STRIP: usize = 48;
 
+thread_local! {
+    static PLAN: RefCell<Plan> = RefCell::default();
+}
+
 /// How the elements of cached keys and values are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Element {
     /// 4 bytes.
+    #[default]
     F32,
     /// 2 bytes.
     F16,
@@ -136,15 +144,13 @@ pub(crate) fn attend_on(
     out: &mut [f32],
 ) {
     check(shape, seqs, q, out);
-    let strips = strips(shape, seqs);
-    let few = strips.len() * shape.kv_heads < 4 * pool.threads();
-    let (wide, narrow): (Vec<_>, Vec<_>) =
-        strips.into_iter().partition(|strip| !few && strip.rows.len() * shape.group() > STRIP / 2);
+    let mut plan = PLAN.take();
+    let wide = plan.cut(pool.threads(), shape, seqs);
     let call = Call { isa, shape, seqs, q, out: Disjoint::new(out) };
-    pool.run(wide.len() * shape.kv_heads, &|i| {
-        call.attend(&wide[i / shape.kv_heads], i % shape.kv_heads);
-    });
-    call.attend_by_chunks(pool, &narrow);
+    let heads = shape.kv_heads;
+    pool.run(wide * heads, &|i| call.attend(&plan.strips[i / heads], i % heads));
+    call.attend_by_chunks(pool, &mut plan, wide);
+    PLAN.set(plan);
 }
 
 fn check(shape: &Shape, seqs: &[Sequence<'_>], q: &[f32], out: &[f32]) {
@@ -172,19 +178,31 @@ struct Strip {
     rows: Range<usize>,
 }
 
-/// Cuts the sequences into strips, the longest contexts first so that the last tasks are short.
-fn strips(shape: &Shape, seqs: &[Sequence<'_>]) -> Vec<Strip> {
-    let most = (STRIP / shape.group()).max(1);
-    let of_seq = |(seq, s): (usize, &Sequence<'_>)| {
-        let start = s.rows.start;
-        even(s.rows.len(), most)
-            .map(move |r| Strip { seq, rows: start + r.start..start + r.end })
-            .collect::<Vec<_>>()
-    };
-    let mut strips: Vec<Strip> = seqs.iter().enumerate().flat_map(of_seq).collect();
-    let length = |s: &Strip| seqs[s.seq].first + s.rows.end - seqs[s.seq].rows.start;
-    strips.sort_by_key(|s| std::cmp::Reverse(length(s)));
-    strips
+/// What a call is cut into; its memory serves the next call of the thread.
+#[derive(Default)]
+struct Plan {
+    /// Those that are wide enough for tasks of their own first.
+    strips: Vec<Strip>,
+    chunks: Chunks,
+}
+
+impl Plan {
+    /// Cuts the sequences into strips, the longest contexts first so that the last tasks are
+    /// short. Returns how many are wide.
+    fn cut(&mut self, threads: usize, shape: &Shape, seqs: &[Sequence<'_>]) -> usize {
+        let most = (STRIP / shape.group()).max(1);
+        self.strips.clear();
+        for (seq, s) in seqs.iter().enumerate() {
+            let rows = even(s.rows.len(), most);
+            let strip = |r: Range<usize>| s.rows.start + r.start..s.rows.start + r.end;
+            self.strips.extend(rows.map(|rows| Strip { seq, rows: strip(rows) }));
+        }
+        let few = self.strips.len() * shape.kv_heads < 4 * threads;
+        let is_wide = |s: &Strip| !few && s.rows.len() * shape.group() > STRIP / 2;
+        let length = |s: &Strip| seqs[s.seq].first + s.rows.end - seqs[s.seq].rows.start;
+        self.strips.sort_unstable_by_key(|s| (!is_wide(s), Reverse(length(s)), s.rows.start));
+        self.strips.partition_point(is_wide)
+    }
 }
 
 /// One call of [`attend`].
@@ -206,12 +224,12 @@ impl<'a> Call<'a> {
     }
 
     /// A strip before its first block.
-    fn fold(&self, strip: &Strip, g: usize) -> Fold<'a> {
-        self.fold_of(self.first(strip), self.queries(strip, g).collect())
+    fn fold(&self, strip: &Strip, g: usize) -> Fold {
+        self.fold_of(self.first(strip), self.queries(strip, g))
     }
 
     /// Queries of rows from position `first` on, before their first block.
-    fn fold_of(&self, first: usize, queries: Vec<&'a [f32]>) -> Fold<'a> {
+    fn fold_of(&self, first: usize, queries: impl Iterator<Item = &'a [f32]>) -> Fold {
         Fold::new(self.isa, self.shape, first, queries)
     }
 
@@ -223,14 +241,14 @@ impl<'a> Call<'a> {
         heads.map(move |at| &q[at * shape.k_dim..(at + 1) * shape.k_dim])
     }
 
-    fn add(&self, fold: &mut Fold<'_>, strip: &Strip, g: usize, blocks: Range<usize>) {
+    fn add(&self, fold: &mut Fold, strip: &Strip, g: usize, blocks: Range<usize>) {
         for at in blocks {
             let block = &self.seqs[strip.seq].blocks[at];
             fold.block(at, head(block.k, g, self.shape), head(block.v, g, self.shape));
         }
     }
 
-    fn write(&self, fold: &Fold<'_>, strip: &Strip, g: usize) {
+    fn write(&self, fold: &Fold, strip: &Strip, g: usize) {
         let shape = self.shape;
         for (i, row) in strip.rows.clone().enumerate() {
             let at = (row * shape.heads + g * shape.group()) * shape.v_dim;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::attend::fold::States;
+use crate::attend::fold::{Part, States};
 use crate::attend::{BLOCK, Element, Shape};
 use crate::convert::{BF16, F16, Narrow};
 use crate::elementary::exp;
@@ -10,6 +10,7 @@ use crate::isa::{Isa, dispatched};
 use crate::lanes::{LANES, Lanes, larger, strip, sum, tree};
 
 /// The keys and values of one kv head in one block, widened.
+#[derive(Default)]
 pub(super) struct Wide {
     element: Element,
     v_dim: usize,
@@ -20,13 +21,14 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    pub(super) fn new(shape: &Shape) -> Wide {
-        Wide {
-            element: shape.element,
-            v_dim: shape.v_dim,
-            keys: vec![[0.0; LANES]; 2 * shape.k_dim],
-            values: vec![[0.0; LANES]; shape.v_dim.div_ceil(LANES) * BLOCK],
+    /// Makes room for blocks of `shape`.
+    pub(super) fn fit(&mut self, shape: &Shape) {
+        if self.v_dim != shape.v_dim {
+            self.values.clear();
         }
+        (self.element, self.v_dim) = (shape.element, shape.v_dim);
+        self.keys.resize(2 * shape.k_dim, [0.0; LANES]);
+        self.values.resize(shape.v_dim.div_ceil(LANES) * BLOCK, [0.0; LANES]);
     }
 
     pub(super) fn v_dim(&self) -> usize {
@@ -67,7 +69,7 @@ dispatched! {
     ) = weigh;
 }
 dispatched! {
-    pub(super) fn merge_on(first: usize, chunk: &States, total: &mut States) = merge;
+    pub(super) fn merge_on(first: usize, chunk: &Part<'_>, total: &mut States) = merge;
 }
 
 #[inline(always)]
@@ -166,7 +168,7 @@ fn weigh<const R: usize>(
 
 /// Merges a chunk's states into the totals of the queries from `first` on.
 #[inline(always)]
-fn merge(_isa: Isa, first: usize, chunk: &States, total: &mut States) {
+fn merge(_isa: Isa, first: usize, chunk: &Part<'_>, total: &mut States) {
     let width = total.acc.len() / total.m.len();
     for j in first..total.m.len() {
         let m = larger(total.m[j], chunk.m[j]);

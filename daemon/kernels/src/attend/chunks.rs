@@ -7,83 +7,124 @@
 
 use std::ops::Range;
 
-use super::fold::States;
-use super::{BLOCK, CHUNK, Call, STRIP, Strip};
+use super::fold::{Part, States};
+use super::{BLOCK, CHUNK, Call, Plan, STRIP, Strip};
 use crate::disjoint::Disjoint;
+use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
+
+/// The cohorts of a call, and the states of every chunk.
+#[derive(Default)]
+pub(super) struct Chunks {
+    cohorts: Vec<Cohort>,
+    /// The cohort of each strip in each chunk, `[chunk][strip]`.
+    members: Vec<usize>,
+    /// Where each strip's states begin: `[kv head][chunk][query]` of them.
+    starts: Vec<usize>,
+    states: States,
+}
 
 /// Strips that see the same blocks at the beginning of a chunk.
 struct Cohort {
     chunk: usize,
-    /// Numbers of strips.
-    strips: Vec<usize>,
-    /// Blocks that all of them see whole.
+    /// The number of its first strip.
+    first: usize,
+    /// Rows of all of them.
+    rows: usize,
+    /// Blocks that all of them see whole; none when a strip is alone.
     shared: usize,
 }
 
+/// In `members`, of strips that do not see the chunk.
+const NONE: usize = usize::MAX;
+
+/// States that tasks write, each its own.
+struct Slots<'a> {
+    m: Disjoint<'a, f32>,
+    l: Disjoint<'a, f32>,
+    acc: Disjoint<'a, Lanes>,
+    width: usize,
+}
+
 impl Call<'_> {
-    /// Attends with all strips.
-    pub(super) fn attend_by_chunks(&self, pool: &Pool, strips: &[Strip]) {
-        let heads = self.shape.kv_heads;
-        let cohorts = self.cohorts(strips);
-        // The states of strip `s`, kv head `g` and chunk `c` lie at `starts[s] + g * chunks + c`.
-        let mut starts = vec![0];
+    /// Attends with the strips from `narrow` on.
+    pub(super) fn attend_by_chunks(&self, pool: &Pool, plan: &mut Plan, narrow: usize) {
+        let (strips, chunks) = (&plan.strips[narrow..], &mut plan.chunks);
+        let (heads, width) = (self.shape.kv_heads, self.shape.v_dim.div_ceil(LANES));
+        self.find_cohorts(strips, chunks);
+        chunks.starts.clear();
+        let mut end = 0;
         for strip in strips {
-            starts.push(starts[starts.len() - 1] + heads * self.chunks(strip));
+            chunks.starts.push(end);
+            end += heads * self.chunks(strip) * self.queries_of(strip);
         }
-        let mut states: Vec<Option<States>> = (0..starts[strips.len()]).map(|_| None).collect();
-        let slots = Disjoint::new(&mut states);
+        chunks.states.resize(end, width);
+        let Chunks { cohorts, members, starts, states } = chunks;
+        let slots = Slots {
+            m: Disjoint::new(&mut states.m),
+            l: Disjoint::new(&mut states.l),
+            acc: Disjoint::new(&mut states.acc),
+            width,
+        };
         pool.run(cohorts.len() * heads, &|task| {
-            let (cohort, g) = (&cohorts[task / heads], task % heads);
-            for (strip, state) in self.fold_cohort(cohort, strips, g) {
-                let at = starts[strip] + g * self.chunks(&strips[strip]) + cohort.chunk;
-                #[expect(unsafe_code, reason = "a strip's chunk is in one cohort")]
-                // SAFETY: no other task has this slot.
-                let slot = unsafe { slots.part(at..at + 1) };
-                slot[0] = Some(state);
-            }
+            let (number, g) = (task / heads, task % heads);
+            let cohort = &cohorts[number];
+            let of_chunk = &members[cohort.chunk * strips.len()..][..strips.len()];
+            let members = (cohort.first..strips.len()).filter(|&s| of_chunk[s] == number);
+            let members = members.map(|s| (&strips[s], starts[s]));
+            self.fold_cohort(cohort, members, g, &slots);
         });
-        let mut states = states.into_iter().flatten();
-        for (strip, g) in strips.iter().flat_map(|strip| (0..heads).map(move |g| (strip, g))) {
-            let mut fold = self.fold(strip, g);
-            for (chunk, states) in (0..self.chunks(strip)).zip(&mut states) {
-                fold.take_chunk(self.chunk(strip, chunk).end, states);
+        for (strip, start) in strips.iter().zip(&*starts) {
+            for g in 0..heads {
+                let mut fold = self.fold(strip, g);
+                for chunk in 0..self.chunks(strip) {
+                    let part = states.part(self.slot(strip, *start, g, chunk), width);
+                    fold.take_chunk(self.chunk(strip, chunk).end, &part);
+                }
+                self.write(&fold, strip, g);
             }
-            self.write(&fold, strip, g);
         }
     }
 
     /// For each chunk, the strips that see it, those with the same blocks together.
-    fn cohorts(&self, strips: &[Strip]) -> Vec<Cohort> {
-        let chunks = strips.iter().map(|strip| self.chunks(strip)).max().unwrap_or(0);
-        (0..chunks).flat_map(|chunk| self.cohorts_of(chunk, strips)).collect()
+    fn find_cohorts(&self, strips: &[Strip], chunks: &mut Chunks) {
+        chunks.cohorts.clear();
+        chunks.members.clear();
+        let count = strips.iter().map(|strip| self.chunks(strip)).max().unwrap_or(0);
+        for chunk in 0..count {
+            let begin = chunks.cohorts.len();
+            for (number, strip) in strips.iter().enumerate() {
+                let of_chunk = &mut chunks.cohorts;
+                let cohort = match chunk < self.chunks(strip) {
+                    true => self.join(chunk, (number, strip), strips, of_chunk, begin),
+                    false => NONE,
+                };
+                chunks.members.push(cohort);
+            }
+        }
     }
 
-    fn cohorts_of(&self, chunk: usize, strips: &[Strip]) -> Vec<Cohort> {
-        let mut cohorts: Vec<Cohort> = Vec::new();
-        for (number, strip) in strips.iter().enumerate() {
-            if chunk >= self.chunks(strip) {
-                continue;
-            }
-            let joins = |cohort: &&mut Cohort| {
-                let rows = cohort.strips.iter().map(|strip| strips[*strip].rows.len());
-                let queries = (rows.sum::<usize>() + strip.rows.len()) * self.shape.group();
-                let shared = self.shared(&strips[cohort.strips[0]], strip, chunk);
-                queries <= STRIP && shared > 0
-            };
-            match cohorts.iter_mut().find(joins) {
-                Some(cohort) => {
-                    let shared = self.shared(&strips[cohort.strips[0]], strip, chunk);
-                    cohort.shared = cohort.shared.min(shared);
-                    cohort.strips.push(number);
-                }
-                None => cohorts.push(Cohort { chunk, strips: vec![number], shared: CHUNK }),
+    /// Puts a strip into a cohort of its chunk, a new one if need be. Returns which.
+    fn join(
+        &self,
+        chunk: usize,
+        (number, strip): (usize, &Strip),
+        strips: &[Strip],
+        cohorts: &mut Vec<Cohort>,
+        begin: usize,
+    ) -> usize {
+        let rows = strip.rows.len();
+        for (at, cohort) in cohorts.iter_mut().enumerate().skip(begin) {
+            let shared = self.shared(&strips[cohort.first], strip, chunk);
+            if shared > 0 && (cohort.rows + rows) * self.shape.group() <= STRIP {
+                let alone = cohort.shared == 0;
+                cohort.shared = if alone { shared } else { shared.min(cohort.shared) };
+                cohort.rows += rows;
+                return at;
             }
         }
-        for alone in cohorts.iter_mut().filter(|cohort| cohort.strips.len() == 1) {
-            alone.shared = 0;
-        }
-        cohorts
+        cohorts.push(Cohort { chunk, first: number, rows, shared: 0 });
+        cohorts.len() - 1
     }
 
     /// How many blocks at the beginning of a chunk are the same for two strips, and seen whole by
@@ -95,45 +136,63 @@ impl Call<'_> {
         (chunk * CHUNK..end).take_while(|&at| block(a, at) == block(b, at)).count()
     }
 
-    /// The states of a cohort's strips after their blocks of the chunk.
-    fn fold_cohort(&self, cohort: &Cohort, strips: &[Strip], g: usize) -> Vec<(usize, States)> {
-        let members = cohort.strips.iter().map(|&strip| (strip, &strips[strip]));
+    /// Writes the states of a cohort's strips, given with where theirs begin, after their blocks
+    /// of the chunk.
+    fn fold_cohort<'s>(
+        &self,
+        cohort: &Cohort,
+        members: impl Iterator<Item = (&'s Strip, usize)> + Clone,
+        g: usize,
+        slots: &Slots<'_>,
+    ) {
         let start = cohort.chunk * CHUNK;
-        if cohort.shared == 0 {
-            let own = |(number, strip)| {
-                let mut fold = self.fold(strip, g);
-                self.add(&mut fold, strip, g, self.chunk(strip, cohort.chunk));
-                (number, fold.into_chunk())
-            };
-            return members.map(own).collect();
+        // They see every token of the shared blocks.
+        let queries = members.clone().flat_map(|(strip, _)| self.queries(strip, g));
+        let mut all = (cohort.shared > 0).then(|| self.fold_of((start + CHUNK) * BLOCK, queries));
+        if let (Some(all), Some((strip, _))) = (&mut all, members.clone().next()) {
+            self.add(all, strip, g, start..start + cohort.shared);
         }
-        let queries = members.clone().flat_map(|(_, strip)| self.queries(strip, g)).collect();
-        // They see every token there.
-        let mut all = self.fold_of((start + CHUNK) * BLOCK, queries);
-        self.add(&mut all, &strips[cohort.strips[0]], g, start..start + cohort.shared);
-        let all = all.into_chunk();
         let mut first = 0;
-        let part = |(number, strip): (usize, &Strip)| {
-            let queries = strip.rows.len() * self.shape.group();
-            let state = all.part(first..first + queries);
-            first += queries;
+        for (strip, begin) in members {
+            let queries = self.queries_of(strip);
+            let mut fold = self.fold(strip, g);
+            if let Some(all) = &all {
+                fold.go_on(&all.chunk().part(first..first + queries, slots.width));
+                first += queries;
+            }
             let own = start + cohort.shared..self.chunk(strip, cohort.chunk).end;
-            (number, self.go_on(state, strip, g, own))
-        };
-        members.map(part).collect()
-    }
-
-    /// The state of a strip after more blocks.
-    fn go_on(&self, state: States, strip: &Strip, g: usize, blocks: Range<usize>) -> States {
-        if blocks.is_empty() {
-            return state;
+            self.add(&mut fold, strip, g, own);
+            let slot = self.slot(strip, begin, g, cohort.chunk);
+            slots.put(slot, &fold.chunk().part(0..queries, slots.width));
         }
-        let mut fold = self.fold(strip, g).at(state);
-        self.add(&mut fold, strip, g, blocks);
-        fold.into_chunk()
     }
 
     fn chunks(&self, strip: &Strip) -> usize {
         self.blocks(strip).div_ceil(CHUNK)
+    }
+
+    /// Queries of a strip for one kv head.
+    fn queries_of(&self, strip: &Strip) -> usize {
+        strip.rows.len() * self.shape.group()
+    }
+
+    /// Which states are those of a strip's chunk, where the strip's begin at `start`.
+    fn slot(&self, strip: &Strip, start: usize, g: usize, chunk: usize) -> Range<usize> {
+        let queries = self.queries_of(strip);
+        let first = start + (g * self.chunks(strip) + chunk) * queries;
+        first..first + queries
+    }
+}
+
+impl Slots<'_> {
+    fn put(&self, slot: Range<usize>, part: &Part<'_>) {
+        let acc = slot.start * self.width..slot.end * self.width;
+        #[expect(unsafe_code, reason = "a strip's chunk is in one cohort")]
+        // SAFETY: no other task has this slot.
+        unsafe {
+            self.m.part(slot.clone()).copy_from_slice(part.m);
+            self.l.part(slot).copy_from_slice(part.l);
+            self.acc.part(acc).copy_from_slice(part.acc);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The states of some queries of one kv head, into which blocks are folded in ascending order.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::attend::block::{Wide, merge_on, score_on, soften_on, weigh_on};
@@ -11,16 +12,29 @@ use crate::linear::even;
 /// Queries that pass over a block together.
 const STRIP: usize = 6;
 
-/// Consecutive rows of one sequence, for the query heads of one kv head, on their way through the
-/// blocks. Query `j` is head `j % group` of row `j / group`.
-pub(super) struct Fold<'a> {
+thread_local! {
+    /// Memory of folds that are over: a step of a size that was run before allocates nothing.
+    static SPARE: RefCell<Vec<Scratch>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Queries of one kv head on their way through the blocks. Query `j` is head `j % group` of row
+/// `j / group`.
+pub(super) struct Fold {
     isa: Isa,
     group: usize,
+    k_dim: usize,
     scale: f32,
     /// The position of the first row.
     first: usize,
+    /// Blocks folded.
+    blocks: usize,
+    scratch: Scratch,
+}
+
+#[derive(Default)]
+struct Scratch {
     /// `[queries][k_dim]`.
-    queries: Vec<&'a [f32]>,
+    queries: Vec<f32>,
     /// The block being folded, shared by all queries.
     wide: Wide,
     /// Scores, then probabilities: `[queries][32]`.
@@ -28,11 +42,10 @@ pub(super) struct Fold<'a> {
     /// The chunk being folded, and the chunks before it.
     chunk: States,
     total: States,
-    /// Blocks folded.
-    blocks: usize,
 }
 
 /// Online softmax states.
+#[derive(Default)]
 pub(super) struct States {
     /// The largest score and the sum of exponentials: `[queries]`.
     pub(super) m: Vec<f32>,
@@ -41,52 +54,65 @@ pub(super) struct States {
     pub(super) acc: Vec<Lanes>,
 }
 
+/// Some queries' states.
+pub(super) struct Part<'a> {
+    pub(super) m: &'a [f32],
+    pub(super) l: &'a [f32],
+    pub(super) acc: &'a [Lanes],
+}
+
 impl States {
-    fn fresh(queries: usize, width: usize) -> States {
-        States {
-            m: vec![f32::NEG_INFINITY; queries],
-            l: vec![0.0; queries],
-            acc: vec![[0.0; LANES]; queries * width],
-        }
-    }
-
-    /// The states of some queries.
-    pub(super) fn part(&self, queries: Range<usize>) -> States {
-        let width = self.acc.len() / self.m.len();
-        States {
-            m: self.m[queries.clone()].to_vec(),
-            l: self.l[queries.clone()].to_vec(),
-            acc: self.acc[queries.start * width..queries.end * width].to_vec(),
-        }
-    }
-
-    fn renew(&mut self) {
+    /// Makes them the states before the first block.
+    fn renew(&mut self, queries: usize, width: usize) {
+        self.resize(queries, width);
         self.m.fill(f32::NEG_INFINITY);
         self.l.fill(0.0);
         self.acc.fill([0.0; LANES]);
     }
-}
 
-impl<'a> Fold<'a> {
-    pub(super) fn new(isa: Isa, shape: &Shape, first: usize, queries: Vec<&'a [f32]>) -> Fold<'a> {
-        let wide = Wide::new(shape);
-        Fold {
-            isa,
-            group: shape.group(),
-            scale: shape.scale,
-            first,
-            p: vec![[[0.0; LANES]; 2]; queries.len()],
-            chunk: States::fresh(queries.len(), wide.width()),
-            total: States::fresh(queries.len(), wide.width()),
-            queries,
-            wide,
-            blocks: 0,
-        }
+    /// Makes room for so many.
+    pub(super) fn resize(&mut self, queries: usize, width: usize) {
+        self.m.resize(queries, 0.0);
+        self.l.resize(queries, 0.0);
+        self.acc.resize(queries * width, [0.0; LANES]);
     }
 
-    /// In the middle of a chunk whose blocks so far led to `chunk`.
-    pub(super) fn at(self, chunk: States) -> Fold<'a> {
-        Fold { chunk, ..self }
+    /// The states of some queries.
+    pub(super) fn part(&self, queries: Range<usize>, width: usize) -> Part<'_> {
+        let acc = &self.acc[queries.start * width..queries.end * width];
+        Part { m: &self.m[queries.clone()], l: &self.l[queries], acc }
+    }
+}
+
+impl Fold {
+    /// Rows from position `first` on, before their first block.
+    pub(super) fn new<'q>(
+        isa: Isa,
+        shape: &Shape,
+        first: usize,
+        queries: impl Iterator<Item = &'q [f32]>,
+    ) -> Fold {
+        let mut scratch = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        scratch.queries.clear();
+        queries.for_each(|query| scratch.queries.extend_from_slice(query));
+        let count = scratch.queries.len() / shape.k_dim;
+        scratch.wide.fit(shape);
+        scratch.p.resize(count, [[0.0; LANES]; 2]);
+        scratch.chunk.renew(count, scratch.wide.width());
+        scratch.total.renew(count, scratch.wide.width());
+        let (group, k_dim, scale) = (shape.group(), shape.k_dim, shape.scale);
+        Fold { isa, group, k_dim, scale, first, blocks: 0, scratch }
+    }
+
+    /// Goes on in the middle of a chunk whose blocks so far led to `chunk`.
+    pub(super) fn go_on(&mut self, chunk: &Part<'_>) {
+        self.scratch.chunk.m.copy_from_slice(chunk.m);
+        self.scratch.chunk.l.copy_from_slice(chunk.l);
+        self.scratch.chunk.acc.copy_from_slice(chunk.acc);
+    }
+
+    fn queries(&self) -> usize {
+        self.scratch.p.len()
     }
 
     /// Folds the next block, given its keys `[k_dim][32]` and values `[32][v_dim]`.
@@ -95,9 +121,10 @@ impl<'a> Fold<'a> {
             self.end_chunk();
         }
         self.blocks = block + 1;
-        let queries = self.queries.len();
+        let queries = self.queries();
         let seeing = (0..queries).find(|&j| self.visible(j, block) > 0).unwrap_or(queries);
-        self.wide.load(self.isa, k, v, self.visible(queries - 1, block));
+        let tokens = self.visible(queries - 1, block);
+        self.scratch.wide.load(self.isa, k, v, tokens);
         for js in even(queries - seeing, STRIP) {
             let j = seeing + js.start;
             match js.len() {
@@ -113,11 +140,11 @@ impl<'a> Fold<'a> {
 
     /// Writes the results of the queries from `j` on, `[queries][v_dim]`, as many as `out` holds.
     pub(super) fn write(&self, j: usize, out: &mut [f32]) {
-        let width = self.wide.width();
-        for (j, out) in (j..).zip(out.chunks_exact_mut(self.wide.v_dim())) {
-            let acc = self.total.acc[j * width..(j + 1) * width].as_flattened();
-            for (out, acc) in out.iter_mut().zip(acc) {
-                *out = acc / self.total.l[j];
+        let Scratch { wide, total, .. } = &self.scratch;
+        for (j, out) in (j..).zip(out.chunks_exact_mut(wide.v_dim())) {
+            let part = total.part(j..j + 1, wide.width());
+            for (out, acc) in out.iter_mut().zip(part.acc.as_flattened()) {
+                *out = acc / part.l[0];
             }
         }
     }
@@ -130,14 +157,15 @@ impl<'a> Fold<'a> {
 
     /// Folds the block into queries `j..j + R`, which all see some of it.
     fn strip<const R: usize>(&mut self, j: usize, block: usize) {
-        let mut queries: [&[f32]; R] = [&[]; R];
-        queries.copy_from_slice(&self.queries[j..j + R]);
-        score_on(self.isa, &self.wide, &queries, self.scale, &mut self.p[j..j + R]);
+        let visible: [usize; R] = std::array::from_fn(|r| self.visible(j + r, block));
+        let Scratch { queries, wide, p, chunk, .. } = &mut self.scratch;
+        let queries: [&[f32]; R] =
+            std::array::from_fn(|r| &queries[(j + r) * self.k_dim..(j + r + 1) * self.k_dim]);
+        score_on(self.isa, wide, &queries, self.scale, &mut p[j..j + R]);
         let mut alpha = [0.0; R];
         for r in 0..R {
-            let visible = self.visible(j + r, block);
-            let state = (&mut self.chunk.m[j + r], &mut self.chunk.l[j + r]);
-            alpha[r] = soften_on(self.isa, &mut self.p[j + r], visible, state);
+            let state = (&mut chunk.m[j + r], &mut chunk.l[j + r]);
+            alpha[r] = soften_on(self.isa, &mut p[j + r], visible[r], state);
         }
         self.weigh::<R>(j, block, &alpha);
     }
@@ -145,28 +173,29 @@ impl<'a> Fold<'a> {
     /// Adds the values that queries `j..j + R` see: those that all of them see in one pass, then
     /// each query's own.
     fn weigh<const R: usize>(&mut self, j: usize, block: usize, alpha: &[f32; R]) {
-        let width = self.wide.width();
         let all = self.visible(j, block);
-        let acc = &mut self.chunk.acc[j * width..(j + R) * width];
-        weigh_on(self.isa, &self.wide, 0..all, alpha, &self.p[j..j + R], acc);
-        for j in j..j + R {
-            let own = all..self.visible(j, block);
-            if !own.is_empty() {
-                let acc = &mut self.chunk.acc[j * width..(j + 1) * width];
-                weigh_on(self.isa, &self.wide, own, &[1.0], &self.p[j..j + 1], acc);
+        let visible: [usize; R] = std::array::from_fn(|r| self.visible(j + r, block));
+        let Scratch { wide, p, chunk, .. } = &mut self.scratch;
+        let width = wide.width();
+        let acc = &mut chunk.acc[j * width..(j + R) * width];
+        weigh_on(self.isa, wide, 0..all, alpha, &p[j..j + R], acc);
+        for (j, visible) in (j..).zip(visible) {
+            if visible > all {
+                let acc = &mut chunk.acc[j * width..(j + 1) * width];
+                weigh_on(self.isa, wide, all..visible, &[1.0], &p[j..j + 1], acc);
             }
         }
     }
 
-    /// The states of the one chunk whose blocks were folded.
-    pub(super) fn into_chunk(self) -> States {
-        self.chunk
+    /// The states of the chunk being folded.
+    pub(super) fn chunk(&self) -> &States {
+        &self.scratch.chunk
     }
 
-    /// Goes on after the chunk that ends with block `blocks - 1`, which was folded elsewhere.
-    pub(super) fn take_chunk(&mut self, blocks: usize, chunk: States) {
-        (self.blocks, self.chunk) = (blocks, chunk);
-        self.end_chunk();
+    /// Merges a chunk that ends before block `blocks` and was folded elsewhere.
+    pub(super) fn take_chunk(&mut self, blocks: usize, chunk: &Part<'_>) {
+        let seeing = self.seeing(blocks);
+        merge_on(self.isa, seeing, chunk, &mut self.scratch.total);
     }
 
     /// Merges the states of the chunk that the last block belongs to into the totals of the
@@ -175,9 +204,22 @@ impl<'a> Fold<'a> {
         if self.blocks == 0 {
             return;
         }
-        let start = (self.blocks - 1) / CHUNK * CHUNK;
-        let seeing = (0..self.queries.len()).find(|&j| self.visible(j, start) > 0);
-        merge_on(self.isa, seeing.unwrap_or(0), &self.chunk, &mut self.total);
-        self.chunk.renew();
+        let (seeing, count) = (self.seeing(self.blocks), self.queries());
+        let Scratch { wide, chunk, total, .. } = &mut self.scratch;
+        merge_on(self.isa, seeing, &chunk.part(0..count, wide.width()), total);
+        chunk.renew(count, wide.width());
+    }
+
+    /// The first query that sees some of the chunk that ends before block `blocks`.
+    fn seeing(&self, blocks: usize) -> usize {
+        let start = (blocks - 1) / CHUNK * CHUNK;
+        (0..self.queries()).find(|&j| self.visible(j, start) > 0).unwrap_or(0)
+    }
+}
+
+impl Drop for Fold {
+    fn drop(&mut self) {
+        let scratch = std::mem::take(&mut self.scratch);
+        SPARE.with_borrow_mut(|spare| spare.push(scratch));
     }
 }
