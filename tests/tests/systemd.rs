@@ -121,7 +121,7 @@ fn a_supervisor_that_refuses_is_no_mistake_of_the_user() {
     let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let refused = with_systemctl(&home, "echo no bus >&2; exit 1", &["install"]);
-    assert_eq!(refused.status.code(), Some(70), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert_eq!(refused.status.code(), Some(73), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no bus"));
 }
 
