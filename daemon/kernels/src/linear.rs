@@ -6,6 +6,7 @@
 //! pass over it, six by sixteen sums in registers. Between runs the sums rest in `y`, which rounds
 //! nothing: they are f32 in registers too.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::convert::{BF16, F16};
@@ -21,6 +22,11 @@ const STRIP: usize = 6;
 
 /// Multiply-adds worth a task of their own.
 const TASK: usize = 64 * 1024;
+
+thread_local! {
+    /// A panel.
+    static SCRATCH: RefCell<Vec<Lanes>> = const { RefCell::new(Vec::new()) };
+}
 
 /// `y[T][N] = x[T][K] W^T (+ bias[N])`, bit for bit the same for any `T` and number of threads.
 ///
@@ -47,8 +53,9 @@ pub(crate) fn linear_on(
     }
     let product = Product { isa, x, t, w, bias, y: Disjoint::new(y) };
     over_tiles(pool, w.n().div_ceil(LANES), t * w.k(), TASK, |tiles| {
-        let mut scratch = Vec::new();
-        tiles.for_each(|tile| product.any_tile(tile, &mut scratch));
+        SCRATCH.with_borrow_mut(|scratch| {
+            tiles.for_each(|tile| product.any_tile(tile, scratch));
+        });
     });
 }
 

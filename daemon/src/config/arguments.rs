@@ -151,7 +151,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     #[serde(with = "spelling")]
     pub numerics: Option<Numerics>,
-    /// Where to compute: auto, cpu, cuda[:N], metal or candle-cpu [default: auto]
+    /// Where to compute: auto, cpu, cuda, cuda:N, metal or candle-cpu [default: auto]
     #[arg(long)]
     #[serde(with = "spelling")]
     pub device: Option<Choice>,

@@ -150,12 +150,12 @@ impl KvSeq {
     }
 
     /// `layer`'s bytes of the blocks that hold positions `0..end`, where they lie.
-    pub fn views(&self, layer: usize, end: usize) -> Vec<attend::Block<'_>> {
+    pub fn views(&self, layer: usize, end: usize) -> impl Iterator<Item = attend::Block<'_>> {
         let class = self.layout.class(layer);
-        let sealed = self.sealed.iter().map(|block| block.parts[class].bytes());
-        let open = self.open.iter().map(|parts| parts[class].bytes());
-        let view = |bytes| self.view(layer, bytes);
-        sealed.chain(open).take(end.div_ceil(BLOCK)).map(view).collect()
+        let sealed = self.sealed.iter().map(move |block| block.parts[class].bytes());
+        let open = self.open.iter().map(move |parts| parts[class].bytes());
+        let view = move |bytes| self.view(layer, bytes);
+        sealed.chain(open).take(end.div_ceil(BLOCK)).map(view)
     }
 
     fn view<'a>(&self, layer: usize, part: &'a [u8]) -> attend::Block<'a> {
@@ -334,7 +334,7 @@ mod tests {
     fn numbers(seq: &KvSeq) -> Vec<f32> {
         let mut numbers = Vec::new();
         for layer in 0..2 {
-            let views = seq.views(layer, seq.len());
+            let views: Vec<_> = seq.views(layer, seq.len()).collect();
             for position in 0..seq.len() {
                 let view = &views[position / BLOCK];
                 let (k, v): (&[f32], &[f32]) =

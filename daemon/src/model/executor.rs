@@ -64,7 +64,12 @@ pub trait Executor: Debug {
     fn embed(&self, tokens: &[u32], embedding: &Self::Matrix) -> Self::Rows<'_>;
 
     /// `x += table[position]`, `x [T][C]` and `table [positions][C]`.
-    fn add_learned(&self, x: &mut Self::Rows<'_>, table: &Self::Vector, positions: &[u32]);
+    fn add_learned(
+        &self,
+        x: &mut Self::Rows<'_>,
+        table: &Self::Vector,
+        positions: impl Iterator<Item = u32>,
+    );
 
     /// The rows `[T][C]` at `wanted`.
     fn gather<'e>(&'e self, x: &Self::Rows<'e>, wanted: &[usize]) -> Self::Rows<'e>;
@@ -111,7 +116,11 @@ pub trait Executor: Debug {
     fn gelu(&self, x: &mut Self::Rows<'_>);
 
     /// What turns rows at `positions`.
-    fn angles<'e>(&'e self, rope: &'e Self::Rope, positions: Vec<u32>) -> Self::Angles<'e>;
+    fn angles<'e>(
+        &'e self,
+        rope: &'e Self::Rope,
+        positions: impl Iterator<Item = u32>,
+    ) -> Self::Angles<'e>;
 
     /// Turns rows `x [T][H][dim]`.
     fn rotate(&self, angles: &Self::Angles<'_>, x: &mut Self::Rows<'_>, dim: usize);
@@ -184,11 +193,11 @@ impl Norm {
 }
 
 /// The position of each row of `batch`.
-pub(super) fn positions(batch: &Batch, kv: &[&mut KvSeq]) -> Vec<u32> {
+pub(super) fn positions(batch: &Batch, kv: &[&mut KvSeq]) -> impl Iterator<Item = u32> {
     let row = |position| u32::try_from(position).expect("a context has fewer than 2^32 positions");
-    let slice = |(slice, seq): (&Range<usize>, &&mut KvSeq)| {
+    let slice = move |(slice, seq): (&Range<usize>, &&mut KvSeq)| {
         let first = seq.len();
         (0..slice.len()).map(move |i| row(first + i))
     };
-    batch.slices.iter().zip(kv).flat_map(slice).collect()
+    batch.slices.iter().zip(kv).flat_map(slice)
 }

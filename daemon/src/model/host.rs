@@ -7,8 +7,9 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
+use tinygpt_kernels::attend::BLOCK;
 use tinygpt_kernels::{
-    Convention, Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast,
+    Block, Convention, Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast,
     linear_fast, norm,
 };
 
@@ -25,6 +26,10 @@ pub struct Host {
     numerics: Numerics,
     spare: RefCell<Vec<Vec<f32>>>,
     spare_quantized: RefCell<Vec<Quantized>>,
+    spare_positions: RefCell<Vec<u32>>,
+    /// Without elements.
+    spare_views: RefCell<Vec<Block<'static>>>,
+    spare_sequences: RefCell<Vec<Sequence<'static>>>,
 }
 
 /// Numbers `[T][width]` that go back to their [`Host`], if they come from one.
@@ -48,6 +53,7 @@ pub struct Input<'h> {
 /// Where rows are to be turned.
 #[derive(Debug)]
 pub struct Angles<'h> {
+    host: &'h Host,
     rope: &'h Rope,
     positions: Vec<u32>,
 }
@@ -55,7 +61,15 @@ pub struct Angles<'h> {
 impl Host {
     /// An executor on `pool`.
     pub fn new(pool: Arc<Pool>, numerics: Numerics) -> Self {
-        Self { pool, numerics, spare: RefCell::default(), spare_quantized: RefCell::default() }
+        Self {
+            pool,
+            numerics,
+            spare: RefCell::default(),
+            spare_quantized: RefCell::default(),
+            spare_positions: RefCell::default(),
+            spare_views: RefCell::default(),
+            spare_sequences: RefCell::default(),
+        }
     }
 
     /// Room for `rows` rows of `width` numbers, which hold anything.
@@ -114,10 +128,15 @@ impl Executor for Host {
         out
     }
 
-    fn add_learned(&self, x: &mut Buffer<'_>, table: &Vec<f32>, positions: &[u32]) {
+    fn add_learned(
+        &self,
+        x: &mut Buffer<'_>,
+        table: &Vec<f32>,
+        positions: impl Iterator<Item = u32>,
+    ) {
         let width = x.width;
         for (row, position) in x.chunks_exact_mut(width).zip(positions) {
-            norm::add(row, &table[*position as usize * width..][..width]);
+            norm::add(row, &table[position as usize * width..][..width]);
         }
     }
 
@@ -214,15 +233,18 @@ impl Executor for Host {
         self.pool.rows(x, width, |_, x| act::gelu_erf(x));
     }
 
-    fn angles<'h>(&'h self, rope: &'h Rope, positions: Vec<u32>) -> Angles<'h> {
-        Angles { rope, positions }
+    fn angles<'h>(&'h self, rope: &'h Rope, positions: impl Iterator<Item = u32>) -> Angles<'h> {
+        let mut spare = self.spare_positions.take();
+        spare.clear();
+        spare.extend(positions);
+        Angles { host: self, rope, positions: spare }
     }
 
     fn rotate(&self, angles: &Angles<'_>, x: &mut Buffer<'_>, dim: usize) {
-        let width = x.width;
+        let (rope, positions, width) = (angles.rope, &angles.positions, x.width);
         self.pool.rows(x, width, |first, rows| {
-            let positions = &angles.positions[first..first + rows.len() / width];
-            angles.rope.apply(rows, width / dim, dim, positions);
+            let positions = &positions[first..first + rows.len() / width];
+            rope.apply(rows, width / dim, dim, positions);
         });
     }
 
@@ -246,12 +268,15 @@ impl Executor for Host {
         }
         let end = |(slice, seq): (&Range<usize>, &&mut KvSeq)| seq.len() + slice.len();
         let pairs = || batch.slices.iter().zip(kv.iter());
-        let views: Vec<_> = pairs().map(|pair| pair.1.views(layer, end(pair))).collect();
-        let sequences = pairs().zip(&views).map(|((slice, seq), blocks)| Sequence {
-            rows: slice.clone(),
-            first: seq.len(),
-            blocks,
-        });
+        let mut views = emptied(self.spare_views.take());
+        pairs().for_each(|pair| views.extend(pair.1.views(layer, end(pair))));
+        let mut sequences = emptied(self.spare_sequences.take());
+        let mut rest = &views[..];
+        sequences.extend(pairs().map(|(slice, seq)| {
+            let (blocks, others) = rest.split_at(end((slice, seq)).div_ceil(BLOCK));
+            rest = others;
+            Sequence { rows: slice.clone(), first: seq.len(), blocks }
+        }));
         let rows = layout.shape(layer);
         let shape = Shape {
             heads,
@@ -262,8 +287,9 @@ impl Executor for Host {
             scale: 1.0 / (rows.k_dim as f32).sqrt(),
         };
         let mut out = self.buffer(batch.tokens.len(), heads * rows.v_dim);
-        let sequences: Vec<_> = sequences.collect();
         tinygpt_kernels::attend(&self.pool, &shape, &sequences, q, &mut out);
+        self.spare_sequences.replace(emptied(sequences));
+        self.spare_views.replace(emptied(views));
         out
     }
 
@@ -291,6 +317,13 @@ impl Executor for Host {
     }
 }
 
+/// The memory of a vector, for elements that borrow something else: collecting the elements of a
+/// vector into one of the same size of elements keeps its memory.
+fn emptied<A, B>(mut elements: Vec<A>) -> Vec<B> {
+    elements.clear();
+    elements.into_iter().map(|_| unreachable!("it was cleared")).collect()
+}
+
 fn are_quantised(layers: &[&Linear]) -> bool {
     layers.iter().all(|layer| layer.weight.is_quantised())
 }
@@ -314,6 +347,12 @@ impl Buffer<'_> {
     /// The numbers of some rows.
     fn slice(&self, rows: &Range<usize>) -> &[f32] {
         &self[rows.start * self.width..rows.end * self.width]
+    }
+}
+
+impl Drop for Angles<'_> {
+    fn drop(&mut self) {
+        self.host.spare_positions.replace(std::mem::take(&mut self.positions));
     }
 }
 

@@ -255,8 +255,8 @@ proptest! {
             let mut rows = noise(8, shape.heads * shape.k_dim);
             rows.extend(&q[first * shape.heads * shape.k_dim..][..cut * shape.heads * shape.k_dim]);
             let seqs = [
-                Sequence { rows: 1..1 + cut, first, blocks: &blocks },
                 Sequence { rows: 0..1, first: companion - 1, blocks: &other },
+                Sequence { rows: 1..1 + cut, first, blocks: &blocks },
             ];
             let mut out = vec![f32::NAN; (1 + cut) * shape.heads * shape.v_dim];
             attend(&pool(threads), &shape, &seqs, &rows, &mut out);

@@ -17,7 +17,7 @@
 //! downloads into open blocks: to them a sequence on a device is a sequence.
 //!
 //! Reading order: [`run`] is memory, [`tier`] finds and bounds it, [`resident`] is one sequence,
-//! [`attend`] reads it.
+//! `attend` reads it.
 //!
 //! Invariant: every row that counts (`KvSeq::len`) is on the host, too; so whatever is lost on the
 //! device is uploaded again.

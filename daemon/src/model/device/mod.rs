@@ -149,7 +149,8 @@ impl Executor for Device {
         ids.and_then(|ids| embedding.index_select(&ids, 0)).into()
     }
 
-    fn add_learned(&self, x: &mut Rows, table: &Tensor, positions: &[u32]) {
+    fn add_learned(&self, x: &mut Rows, table: &Tensor, positions: impl Iterator<Item = u32>) {
+        let positions: Vec<_> = positions.collect();
         *x = x.map(|x| {
             let table = table.reshape(((), x.dim(D::Minus1)?))?;
             x + table.index_select(&Tensor::new(positions, self.device())?, 0)?
@@ -200,7 +201,12 @@ impl Executor for Device {
         *x = x.map(Tensor::gelu_erf);
     }
 
-    fn angles(&self, (table, convention): &(Rope, Convention), positions: Vec<u32>) -> Angles {
+    fn angles(
+        &self,
+        (table, convention): &(Rope, Convention),
+        positions: impl Iterator<Item = u32>,
+    ) -> Angles {
+        let positions: Vec<_> = positions.collect();
         let rows = positions.iter().map(|position| table.row(*position as usize));
         let half = table.row(0).0.len();
         let (axis, shape) = match convention {

@@ -1,0 +1,102 @@
+//! A decode step, once one of its size was run, takes no memory from the system and gives none back.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::alloc::{GlobalAlloc, Layout as Memory, System};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tinygpt_kernels::Pool;
+use tinygptd::kv::codec::Codec;
+use tinygptd::kv::layout::Layout;
+use tinygptd::kv::seq::{KvSeq, Slabs};
+use tinygptd::model::device::Choice;
+use tinygptd::model::load::load;
+use tinygptd::model::{Batch, Machine, Model, Numerics};
+
+/// The system's, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+#[expect(unsafe_code, reason = "an allocator is")]
+// SAFETY: everything is the system's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(memory) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, memory: Memory) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(at, memory) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A model and sequences that begin with the same tokens.
+struct Decode {
+    model: Box<dyn Model>,
+    sequences: Vec<KvSeq>,
+    batch: Batch,
+}
+
+impl Decode {
+    fn new(file: &[u8], numerics: Numerics, threads: usize, sequences: usize) -> Self {
+        let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()));
+        let machine = Machine { pool, device: Choice::Cpu.open(0).unwrap() };
+        let weights = load(file, &machine.pool).unwrap().weights;
+        let model = machine.assemble(weights, numerics).unwrap();
+        let layout = Arc::new(Layout::new(Codec::F16, &model.layers()));
+        let mut slabs = Slabs::new(&layout);
+        let mut sequence = || {
+            let mut seq = KvSeq::new(Arc::clone(&layout));
+            seq.reserve(96, &mut slabs).unwrap();
+            seq
+        };
+        let sequences: Vec<_> = (0..sequences).map(|_| sequence()).collect();
+        let rows = 0..sequences.len();
+        let batch = Batch {
+            tokens: vec![1; rows.len()],
+            slices: rows.clone().map(|row| row..row + 1).collect(),
+            wanted: rows.collect(),
+        };
+        Self { model, sequences, batch }
+    }
+
+    /// Runs steps. How often they allocated, in all threads.
+    fn steps(&mut self, count: usize) -> usize {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        // The caller's own list is not the step's.
+        let mut kv: Vec<_> = self.sequences.iter_mut().collect();
+        for _ in 0..count {
+            let hidden = self.model.forward(&self.batch, &mut kv).unwrap();
+            drop(self.model.head(&hidden).unwrap());
+            drop(hidden);
+            kv.iter_mut().for_each(|seq| seq.advance(1));
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before - 1
+    }
+}
+
+/// One test alone: the count is the process's.
+#[test]
+fn a_decode_step_allocates_nothing() {
+    let models = [
+        include_bytes!("../../tests/golden/builtin/builtin-int4.tinygpt").as_slice(),
+        include_bytes!("../../tests/golden/gguf_tiny/llama/Q8_0.gguf").as_slice(),
+    ];
+    for file in models {
+        for numerics in [Numerics::Exact, Numerics::Fast] {
+            for (threads, sequences) in [(1, 1), (2, 1), (2, 5)] {
+                let mut decode = Decode::new(file, numerics, threads, sequences);
+                decode.steps(40);
+                let counted = decode.steps(20);
+                assert_eq!(counted, 0, "{numerics:?}, {threads} threads, {sequences} sequences");
+            }
+        }
+    }
+}
