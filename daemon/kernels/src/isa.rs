@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     /// The same with AVX-512 and its 8-bit dot products, for which alone it is used.
     #[cfg(target_arch = "x86_64")]
     Vnni,
-    /// aarch64 with 8-bit dot products, for which alone it is used.
+    /// aarch64 with 8-bit dot products, for which alone it differs from the plain one.
     #[cfg(target_arch = "aarch64")]
     Dot,
     /// The same with those of unsigned codes and signed activations, from the extension for 8-bit
@@ -41,13 +41,16 @@ impl Isa {
     /// The target's baseline.
     pub const PLAIN: Isa = Isa(Kind::Plain);
 
-    /// The fastest instantiation that this machine can run and that has the plain one's bits here.
+    /// The fastest instantiation that this machine can run and that has the plain one's bits here;
+    /// of those with the name in `TINYGPT_ISA`, where that is set.
     #[inline]
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
-            let mut agreeing = Isa::all().into_iter().rev().filter(|&isa| crate::fast::agrees(isa));
-            agreeing.next().unwrap_or(Isa::PLAIN)
+            let named = std::env::var("TINYGPT_ISA").ok();
+            let fits = |isa: &Isa| named.as_ref().is_none_or(|name| name == isa.name());
+            let mut fitting = Isa::all().into_iter().rev().filter(fits);
+            fitting.find(|&isa| crate::fast::agrees(isa)).unwrap_or(Isa::PLAIN)
         })
     }
 
