@@ -21,6 +21,7 @@ pub use self::arguments::{Args, Command, LogFormat, ServeArgs};
 use crate::exit::Usage;
 use crate::kv::index::Budget;
 use crate::model::device::Choice;
+use crate::sys::processors;
 use crate::{engine, store};
 
 /// Everything that the daemon needs to know.
@@ -98,9 +99,9 @@ impl Config {
     }
 }
 
-/// One for each core, unless it is said otherwise.
+/// As many as the machine has processors for, unless it is said otherwise.
 fn threads(given: Option<NonZeroUsize>) -> anyhow::Result<NonZeroUsize> {
-    let Some(threads) = given else { return Ok(std::thread::available_parallelism()?) };
+    let Some(threads) = given else { return Ok(processors::compute_threads()?) };
     ensure!(threads.get() <= MOST_THREADS, "at most {MOST_THREADS} threads, not {threads}");
     Ok(threads)
 }

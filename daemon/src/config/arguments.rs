@@ -140,7 +140,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "TINYGPT_CONFIG")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Compute threads [default: one for each core]
+    /// Compute threads [default: one for each core; on a Mac, each performance core]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
     /// KV codec of requests that name none: f32, f16 or bf16 [default: f16]

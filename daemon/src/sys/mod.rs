@@ -8,6 +8,7 @@ pub mod file;
 pub mod lock;
 pub mod memory;
 pub mod mmap;
+pub mod processors;
 pub mod socket;
 /// Whoever started this process, if anybody: sockets it opened for us, and word of how we are.
 #[cfg_attr(target_os = "linux", path = "systemd.rs")]
