@@ -17,7 +17,7 @@ endif
 # The real model of the tests.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test model demo bench bench-peers bench-quality install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test model demo bench bench-peers bench-quality bench-growth install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-arm                 the kernels on emulated NEON"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make bench-peers              the same beside llama.cpp"
+	@echo "make bench-growth             time against length, drawn"
 	@echo "make bench-quality            perplexity of each numerics and KV type, llama.cpp's beside it"
 	@echo "make install PREFIX=$(PREFIX)"
 
@@ -85,6 +86,10 @@ bench: build
 # Beside llama.cpp, which is built from its source on PyPI; slow the first time.
 bench-peers: build model
 	@$(PYTHON) tests/peers/run.py $(TINYGPT_REAL_MODEL)
+
+# Time against length and context; draws docs/growth.svg.
+bench-growth: build model
+	@$(PYTHON) tests/peers/growth.py $(TINYGPT_REAL_MODEL)
 
 bench-quality: build model
 	@$(PYTHON) tests/peers/perplexity.py $(TINYGPT_REAL_MODEL)
