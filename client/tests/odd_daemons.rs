@@ -242,7 +242,7 @@ fn a_socket_that_is_silent_is_given_up() {
         &["cache", "ls"],
         &["cache", "show", "abcd"],
         &["cache", "stats"],
-        &["tokenize", "x"],
+        &["tokenize", "--prompt", "x"],
         &["score", "--prompt", "x"],
         &["wait", "--ready"],
     ] {

@@ -4,20 +4,15 @@
 
 use std::env;
 use std::fs::{self, Permissions};
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Command, Output};
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use tinygpt_tests::process::{Home, PATIENCE, Started, tinygptd, until};
-
-/// Descriptors are handed over by number: no other test may start processes meanwhile.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test]
 async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
-    let _alone = ALONE.lock().await;
     let home = Home::new();
     let listener = UnixListener::bind(home.socket()).unwrap();
     let elsewhere = home.daemon_on(&home.path("nobody"));
@@ -34,7 +29,6 @@ async fn a_socket_on_descriptor_three_is_served_and_never_unlinked() {
 
 #[tokio::test]
 async fn the_first_connection_starts_the_daemon() {
-    let _alone = ALONE.lock().await;
     let home = Home::new();
     let mut activate = Command::new("systemd-socket-activate");
     home.settle(&mut activate);
@@ -53,7 +47,6 @@ async fn the_first_connection_starts_the_daemon() {
 
 #[tokio::test]
 async fn systemd_is_told_of_readiness_and_of_the_end() {
-    let _alone = ALONE.lock().await;
     let home = Home::new();
     let notified = Notified::new(&home);
     let mut daemon = Started::new(home.daemon().env("NOTIFY_SOCKET", home.path("notify")));
@@ -65,7 +58,6 @@ async fn systemd_is_told_of_readiness_and_of_the_end() {
 
 #[test]
 fn the_watchdog_is_fed_while_the_engine_beats() {
-    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let notified = Notified::new(&home);
     let mut command = home.daemon();
@@ -77,7 +69,6 @@ fn the_watchdog_is_fed_while_the_engine_beats() {
 
 #[test]
 fn installing_writes_absolute_paths_and_has_systemd_listen() {
-    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let installed = with_fake_systemctl(&home, &["install", "--model", "a=m.gguf"]);
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
@@ -95,7 +86,6 @@ fn installing_writes_absolute_paths_and_has_systemd_listen() {
 
 #[test]
 fn uninstalling_works_under_a_configuration_that_does_not() {
-    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     assert!(with_fake_systemctl(&home, &["install"]).status.success());
     fs::create_dir_all(home.path(".config/tinygpt")).unwrap();
@@ -108,7 +98,6 @@ fn uninstalling_works_under_a_configuration_that_does_not() {
 
 #[test]
 fn the_property_list_that_is_printed_has_the_flags_of_install() {
-    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let printed = with_fake_systemctl(&home, &["print-plist", "--model", "a=m.gguf"]);
     let model = format!("<string>--model=a={}</string>", home.path("m.gguf").display());
@@ -118,21 +107,20 @@ fn the_property_list_that_is_printed_has_the_flags_of_install() {
 
 #[test]
 fn a_supervisor_that_refuses_is_no_mistake_of_the_user() {
-    let _alone = ALONE.blocking_lock();
     let home = Home::new();
     let refused = with_systemctl(&home, "echo no bus >&2; exit 1", &["install"]);
     assert_eq!(refused.status.code(), Some(73), "{}", String::from_utf8_lossy(&refused.stderr));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no bus"));
 }
 
-/// The command, started as systemd would: with the listener on descriptor 3 and told so.
+/// The command, started as systemd would: with the listener on descriptor 3 and told so. It gets
+/// there by way of the shell's standard output.
 fn handed(home: &Home, listener: &UnixListener, command: &Command) -> Command {
-    fcntl_setfd(listener, FdFlags::empty()).unwrap();
-    let listener = listener.as_raw_fd();
-    let script = format!("exec 3<&{listener}; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"");
+    let script = "exec 3>&1 1>/dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
     let mut shell = Command::new("sh");
     home.settle(&mut shell);
     shell.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
+    shell.stdout(OwnedFd::from(listener.try_clone().unwrap()));
     shell
 }
 
