@@ -5,8 +5,8 @@
 //! a chain of immutable blocks that live in memory and on disk with the same bytes. A prompt that
 //! begins like an earlier one starts where the two part; the same prompt again runs no layer.
 //!
-//! The promise that everything else serves: a cached answer equals an uncached one, bit for bit,
-//! whatever ran beside it.
+//! The promise that everything else serves: on the processor, a cached answer equals an uncached
+//! one, bit for bit, whatever ran beside it.
 //!
 //! Modules in reading order, each importing only what stands below it (a test holds them to it):
 //!

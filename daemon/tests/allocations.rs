@@ -1,4 +1,4 @@
-//! A decode step, once one of its size was run, takes no memory from the system and gives none back.
+//! A decode's forward pass and head, once one of its size was run, take no memory from the system and give none back.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
@@ -84,7 +84,7 @@ impl Decode {
 
 /// One test alone: the count is the process's.
 #[test]
-fn a_decode_step_allocates_nothing() {
+fn a_decoding_forward_pass_allocates_nothing() {
     let models = [
         include_bytes!("../../tests/golden/builtin/builtin-int4.tinygpt").as_slice(),
         include_bytes!("../../tests/golden/gguf_tiny/llama/Q8_0.gguf").as_slice(),

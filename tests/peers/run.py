@@ -3,7 +3,7 @@
 
 usage: tests/peers/run.py MODEL.gguf [--rounds N] [--threads N]        (`make bench-peers`)
 
-Prints the tables of docs/performance.md. Absolute times drift on shared machines: read the ratios.
+Absolute times drift on shared machines: read the ratios.
 """
 
 import argparse

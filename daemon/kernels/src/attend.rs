@@ -42,7 +42,7 @@ pub const BLOCK: usize = 32;
 pub const CHUNK: usize = 256 / BLOCK;
 
 /// Queries (rows times heads of a kv group) that share one widened block.
-const STRIP: usize = 48;
+const WIDEST: usize = 48;
 
 thread_local! {
     static PLAN: RefCell<Plan> = RefCell::default();
@@ -189,7 +189,7 @@ impl Plan {
     /// Cuts the sequences into strips, the longest contexts first so that the last tasks are
     /// short. Returns how many are wide.
     fn cut(&mut self, threads: usize, shape: &Shape, seqs: &[Sequence<'_>]) -> usize {
-        let most = (STRIP / shape.group()).max(1);
+        let most = (WIDEST / shape.group()).max(1);
         self.strips.clear();
         for (seq, s) in seqs.iter().enumerate() {
             let rows = even(s.rows.len(), most);
@@ -197,7 +197,7 @@ impl Plan {
             self.strips.extend(rows.map(|rows| Strip { seq, rows: strip(rows) }));
         }
         let few = self.strips.len() * shape.kv_heads < 4 * threads;
-        let is_wide = |s: &Strip| !few && s.rows.len() * shape.group() > STRIP / 2;
+        let is_wide = |s: &Strip| !few && s.rows.len() * shape.group() > WIDEST / 2;
         let length = |s: &Strip| seqs[s.seq].first + s.rows.end - seqs[s.seq].rows.start;
         self.strips.sort_unstable_by_key(|s| (!is_wide(s), Reverse(length(s)), s.rows.start));
         self.strips.partition_point(is_wide)

@@ -80,7 +80,7 @@ pub fn gated_fast(pool: &Pool, x: &Quantized, gate: &Matrix, up: &Matrix, y: &mu
 fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs: [Output<'_>; P]) {
     let products = outputs.map(|Output { weights, bias, y }| {
         assert!(bias.is_none_or(|bias| bias.len() == weights.n()), "one bias for each output");
-        Product { isa, x, weights, bias, y: outputs_of(x, weights, y) }
+        Product { isa, x, weights, bias, y: checked(x, weights, y) }
     });
     let tiles = products.iter().map(|product| product.weights.n().div_ceil(LANES)).sum();
     over_tiles(pool, tiles, x.rows() * x.k(), TASK, |tiles| {
@@ -96,13 +96,13 @@ fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs:
 fn gated_fast_on(isa: Isa, pool: &Pool, x: &Quantized, weights: [&Matrix; 2], y: &mut [f32]) {
     let [gate, up] = weights;
     assert_eq!((gate.n(), gate.k()), (up.n(), up.k()), "gate and up have one shape");
-    let gated = Gated { isa, x, weights, y: outputs_of(x, gate, y) };
+    let gated = Gated { isa, x, weights, y: checked(x, gate, y) };
     over_tiles(pool, gate.n().div_ceil(LANES), 2 * x.rows() * x.k(), TASK, |tiles| {
         SCRATCH.with_borrow_mut(|scratch| tiles.for_each(|tile| gated.tile(tile, scratch)));
     });
 }
 
-fn outputs_of<'y>(x: &Quantized, weights: &Matrix, y: &'y mut [f32]) -> Disjoint<'y, f32> {
+fn checked<'y>(x: &Quantized, weights: &Matrix, y: &'y mut [f32]) -> Disjoint<'y, f32> {
     assert_eq!(x.k(), weights.k(), "x is [T][K]");
     assert_eq!(y.len(), x.rows() * weights.n(), "y is [T][N]");
     Disjoint::new(y)

@@ -8,7 +8,7 @@
 //! [k = 0: rows 0..16][k = 1: rows 0..16] ..     [k = 0: rows 16..32] ..
 //! ```
 //!
-//! 16-bit weights stay 16 bits wide and quantised ones stay int8 with f32 scales (and minima) per
+//! 16-bit weights stay 16 bits wide and quantised ones stay integers with scales (and minima) per
 //! group of `k`, packed `[tile][K / group][16]`; the kernel widens them on the way to registers.
 //! The packed copy is the only one: a matrix never looks at its source again, so a model file that
 //! is overwritten in place cannot mix with it.

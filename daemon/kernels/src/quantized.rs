@@ -16,16 +16,16 @@ const TASK: usize = 256;
 #[derive(Debug, Default, Clone)]
 pub struct Quantized {
     k: usize,
-    blocks: Vec<Block>,
+    blocks: Vec<Scaled>,
 }
 
 /// A row: its blocks in order.
-pub(crate) type Row<'a> = &'a [Block];
+pub(crate) type Row<'a> = &'a [Scaled];
 
 /// A block and what products want of it, in one cache line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C, align(64))]
-pub(crate) struct Block {
+pub(crate) struct Scaled {
     pub(crate) q: [i8; BLOCK],
     /// `x` is about `q * scale`.
     pub(crate) scale: f32,
@@ -35,14 +35,14 @@ pub(crate) struct Block {
     pub(crate) scaled: [f32; 3],
 }
 
-impl Block {
-    const ZERO: Block = Block { q: [0; BLOCK], scale: 0.0, sums: [0; 3], scaled: [0.0; 3] };
+impl Scaled {
+    const ZERO: Scaled = Scaled { q: [0; BLOCK], scale: 0.0, sums: [0; 3], scaled: [0.0; 3] };
 
-    fn new(q: [i8; BLOCK], scale: f32) -> Block {
+    fn new(q: [i8; BLOCK], scale: f32) -> Scaled {
         let half = |i: usize| q[i * 16..(i + 1) * 16].iter().map(|&q| i32::from(q)).sum::<i32>();
         let [first, second] = [half(0), half(1)];
         let sums = [first + second, first, second];
-        Block { q, scale, sums, scaled: sums.map(|sum| sum as f32 * scale) }
+        Scaled { q, scale, sums, scaled: sums.map(|sum| sum as f32 * scale) }
     }
 }
 
@@ -79,7 +79,7 @@ impl Quantized {
         assert!(x.len().is_multiple_of(k.max(1)), "whole rows of {k}");
         let count = x.len() / BLOCK;
         self.k = k;
-        self.blocks.resize(count, Block::ZERO);
+        self.blocks.resize(count, Scaled::ZERO);
         let run = count.div_ceil(4 * pool.threads()).max(TASK);
         let blocks = Disjoint::new(&mut self.blocks);
         pool.run(count.div_ceil(run), &|i| {
@@ -108,24 +108,24 @@ impl Quantized {
     }
 }
 
-dispatched! { pub(crate) fn quantize_on(x: &[f32], blocks: &mut [Block]) = quantize; }
+dispatched! { pub(crate) fn quantize_on(x: &[f32], blocks: &mut [Scaled]) = quantize; }
 
 #[inline(always)]
-fn quantize(_isa: Isa, x: &[f32], blocks: &mut [Block]) {
+fn quantize(_isa: Isa, x: &[f32], blocks: &mut [Scaled]) {
     for (x, block) in x.as_chunks().0.iter().zip(blocks) {
         *block = quantize_block(x);
     }
 }
 
 #[inline(always)]
-fn quantize_block(x: &[f32; BLOCK]) -> Block {
+fn quantize_block(x: &[f32; BLOCK]) -> Scaled {
     let max = tree(fold(x, 0.0, |max, x| larger(max, x.abs())), larger);
     let inverse = if max > 0.0 { 127.0 / max } else { 0.0 };
     let mut q = [0; BLOCK];
     for (q, &x) in q.iter_mut().zip(x) {
         *q = nearest(x * inverse);
     }
-    Block::new(q, max / 127.0)
+    Scaled::new(q, max / 127.0)
 }
 
 /// The nearest integer, halves to even, of a number that is clamped to `-127..=127`; 0 for NaN.
@@ -161,7 +161,7 @@ mod tests {
         let x: Vec<f32> = noise(1, t * k).iter().map(|x| x * x * x * 100.0).collect();
         let want = Quantized::on(Isa::PLAIN, &pool(1), &x, k);
         let scales = |q: &Quantized| -> Vec<u32> {
-            let each = |b: &Block| [b.scale, b.scaled[0], b.scaled[1], b.scaled[2]];
+            let each = |b: &Scaled| [b.scale, b.scaled[0], b.scaled[1], b.scaled[2]];
             bits(&q.blocks.iter().flat_map(each).collect::<Vec<_>>())
         };
         for isa in isas() {
@@ -179,6 +179,6 @@ mod tests {
     #[test]
     fn a_block_of_zeros_is_zeros() {
         let zeros = Quantized::new(&pool(1), &[0.0; 32], 32);
-        assert_eq!(zeros.blocks, [Block::ZERO]);
+        assert_eq!(zeros.blocks, [Scaled::ZERO]);
     }
 }

@@ -81,6 +81,11 @@ impl Rope {
         Rope { convention, frequencies: frequencies.to_vec(), positions, runs }
     }
 
+    /// Which channels make a pair.
+    pub fn convention(&self) -> Convention {
+        self.convention
+    }
+
     /// How many positions the tables can hold.
     pub fn positions(&self) -> usize {
         self.positions

@@ -12,7 +12,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use tinygpt_kernels::{Convention, Matrix, Rope};
+use tinygpt_kernels::{Matrix, Rope};
 
 use super::Batch;
 use super::host::Buffer;
@@ -32,8 +32,6 @@ pub trait Executor: Debug {
     type Matrix: Debug;
     /// Weights that are no product's: gains, biases, learned positions.
     type Vector: Debug;
-    /// Rotary tables.
-    type Rope: Debug;
     /// Numbers `[T][N]`.
     type Rows<'e>
     where
@@ -56,9 +54,6 @@ pub trait Executor: Debug {
     /// Takes in a vector.
     #[expect(clippy::missing_errors_doc, reason = "above")]
     fn vector(&self, numbers: Vec<f32>) -> Result<Self::Vector, DeviceError>;
-
-    /// Takes in rotary tables.
-    fn rope(&self, table: Rope, convention: Convention) -> Self::Rope;
 
     /// The rows `[T][C]` of an embedding matrix `[V][C]`.
     fn embed(&self, tokens: &[u32], embedding: &Self::Matrix) -> Self::Rows<'_>;
@@ -118,7 +113,7 @@ pub trait Executor: Debug {
     /// What turns rows at `positions`.
     fn angles<'e>(
         &'e self,
-        rope: &'e Self::Rope,
+        rope: &'e Rope,
         positions: impl Iterator<Item = u32>,
     ) -> Self::Angles<'e>;
 

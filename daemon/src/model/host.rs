@@ -7,16 +7,16 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use tinygpt_kernels::attend::BLOCK;
 use tinygpt_kernels::{
-    Block, Convention, Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast,
-    linear_fast, norm,
+    Block, Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast, linear_fast,
+    norm,
 };
 
 use super::executor::Executor;
 use super::load::{Linear, Norm};
 use super::{Batch, Numerics};
 use crate::kv::device::{DeviceError, Tier};
+use crate::kv::layout::BLOCK;
 use crate::kv::seq::KvSeq;
 
 /// Runs operations: the compute pool, the arithmetic, and memory to use again.
@@ -103,7 +103,6 @@ impl Host {
 impl Executor for Host {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
-    type Rope = Rope;
     type Rows<'h> = Buffer<'h>;
     type Input<'h> = Input<'h>;
     type Angles<'h> = Angles<'h>;
@@ -114,10 +113,6 @@ impl Executor for Host {
 
     fn vector(&self, numbers: Vec<f32>) -> Result<Vec<f32>, DeviceError> {
         Ok(numbers)
-    }
-
-    fn rope(&self, table: Rope, _convention: Convention) -> Rope {
-        table
     }
 
     fn embed(&self, tokens: &[u32], embedding: &Matrix) -> Buffer<'_> {

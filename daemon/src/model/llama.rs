@@ -1,10 +1,10 @@
 //! The Llama family: RMSNorm, rotary positions, grouped-query attention, SiLU-gated MLP.
 
-use tinygpt_kernels::{Convention, Matrix, Rope};
+use tinygpt_kernels::{Matrix, Rope};
 
 use super::executor::{Executor, positions};
 use super::host::Buffer;
-use super::load::{Linear, LlamaBlock, LlamaWeights, Norm, RopeLayout};
+use super::load::{Linear, LlamaBlock, LlamaWeights, Norm};
 use super::{Batch, Model};
 use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Window};
@@ -15,7 +15,7 @@ use crate::kv::seq::KvSeq;
 pub struct Llama<E: Executor> {
     executor: E,
     weights: LlamaWeights<E::Matrix, E::Vector>,
-    rope: E::Rope,
+    rope: Rope,
 }
 
 impl<E: Executor> Llama<E> {
@@ -25,13 +25,8 @@ impl<E: Executor> Llama<E> {
     /// When the executor has no room for the weights.
     pub fn new(weights: LlamaWeights, executor: E) -> Result<Self, DeviceError> {
         let config = &weights.config;
-        let convention = match config.rope_layout {
-            RopeLayout::Interleaved => Convention::Interleaved,
-            RopeLayout::HalfSplit => Convention::HalfSplit,
-        };
         let (base, factors) = (f64::from(config.rope_base), config.rope_factors.as_deref());
-        let rope = Rope::new(convention, config.head_dim, base, factors, config.context);
-        let rope = executor.rope(rope, convention);
+        let rope = Rope::new(config.rope, config.head_dim, base, factors, config.context);
         Ok(Self { weights: weights.place(&executor)?, executor, rope })
     }
 

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::fold::{Part, States};
-use super::{BLOCK, CHUNK, Call, Plan, STRIP, Strip};
+use super::{BLOCK, CHUNK, Call, Plan, Strip, WIDEST};
 use crate::disjoint::Disjoint;
 use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
@@ -17,8 +17,8 @@ use crate::pool::Pool;
 #[derive(Default)]
 pub(super) struct Chunks {
     cohorts: Vec<Cohort>,
-    /// The cohort of each strip in each chunk, `[chunk][strip]`.
-    members: Vec<usize>,
+    /// The cohort of each strip in each chunk that it sees, `[chunk][strip]`.
+    members: Vec<Option<usize>>,
     /// Where each strip's states begin: `[kv head][chunk][query]` of them.
     starts: Vec<usize>,
     states: States,
@@ -34,9 +34,6 @@ struct Cohort {
     /// Blocks that all of them see whole; none when a strip is alone.
     shared: usize,
 }
-
-/// In `members`, of strips that do not see the chunk.
-const NONE: usize = usize::MAX;
 
 /// States that tasks write, each its own.
 struct Slots<'a> {
@@ -70,7 +67,7 @@ impl Call<'_> {
             let (number, g) = (task / heads, task % heads);
             let cohort = &cohorts[number];
             let of_chunk = &members[cohort.chunk * strips.len()..][..strips.len()];
-            let members = (cohort.first..strips.len()).filter(|&s| of_chunk[s] == number);
+            let members = (cohort.first..strips.len()).filter(|&s| of_chunk[s] == Some(number));
             let members = members.map(|s| (&strips[s], starts[s]));
             self.fold_cohort(cohort, members, g, &slots);
         });
@@ -94,11 +91,9 @@ impl Call<'_> {
         for chunk in 0..count {
             let begin = chunks.cohorts.len();
             for (number, strip) in strips.iter().enumerate() {
-                let of_chunk = &mut chunks.cohorts;
-                let cohort = match chunk < self.chunks(strip) {
-                    true => self.join(chunk, (number, strip), strips, of_chunk, begin),
-                    false => NONE,
-                };
+                let sees = chunk < self.chunks(strip);
+                let cohort = sees
+                    .then(|| self.join(chunk, (number, strip), strips, &mut chunks.cohorts, begin));
                 chunks.members.push(cohort);
             }
         }
@@ -116,7 +111,7 @@ impl Call<'_> {
         let rows = strip.rows.len();
         for (at, cohort) in cohorts.iter_mut().enumerate().skip(begin) {
             let shared = self.shared(&strips[cohort.first], strip, chunk);
-            if shared > 0 && (cohort.rows + rows) * self.shape.group() <= STRIP {
+            if shared > 0 && (cohort.rows + rows) * self.shape.group() <= WIDEST {
                 let alone = cohort.shared == 0;
                 cohort.shared = if alone { shared } else { shared.min(cohort.shared) };
                 cohort.rows += rows;

@@ -10,7 +10,7 @@ use super::Weights;
 use crate::code::{STEPS, Step};
 use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::quantized::{Block, Row};
+use crate::quantized::{Row, Scaled};
 
 /// What f16 scales are widened with.
 const ISA: Isa = Isa(Kind::Avx2);
@@ -32,7 +32,7 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKE
     let mut held = [[_mm256_setzero_ps(); 2]; R];
     for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
         let (block, part) = if pieces == 1 { (i, 0) } else { (i / 2, i % 2) };
-        let mut rows: [&Block; R] = [&x[0][block]; R];
+        let mut rows: [&Scaled; R] = [&x[0][block]; R];
         for r in 0..R {
             rows[r] = &x[r][block];
         }
@@ -80,7 +80,7 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKE
 #[inline]
 fn dot<const R: usize, const BITS: u8>(
     codes: &[Step],
-    x: &[&Block; R],
+    x: &[&Scaled; R],
     step: usize,
 ) -> [Pair<__m256i>; R] {
     let mut sums = [[_mm256_setzero_si256(); 2]; R];
@@ -113,7 +113,7 @@ fn dot<const R: usize, const BITS: u8>(
 /// The integer dot products of a block whose codes lie two in a byte.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn packed<const R: usize>(codes: &[Step], x: &[&Block; R]) -> [Pair<__m256i>; R] {
+fn packed<const R: usize>(codes: &[Step], x: &[&Scaled; R]) -> [Pair<__m256i>; R] {
     let (mut sums, mut short) =
         ([[_mm256_setzero_si256(); 2]; R], [[_mm256_setzero_si256(); 2]; R]);
     let mut rows: [[&[[i8; 4]]; 2]; R] = [[&[]; 2]; R];

@@ -11,7 +11,7 @@ use super::Weights;
 use crate::code::Step;
 use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::quantized::{Block, Row};
+use crate::quantized::{Row, Scaled};
 
 /// What f16 scales are widened with.
 const ISA: Isa = Isa(Kind::Dot);
@@ -33,7 +33,7 @@ pub(super) fn strip<const R: usize, const UNSIGNED: bool>(
     let mut held = [[vdupq_n_f32(0.0); 4]; R];
     for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
         let (block, part) = (i / weights.pieces, i % weights.pieces);
-        let rows: [&Block; R] = std::array::from_fn(|r| &x[r][block]);
+        let rows: [&Scaled; R] = std::array::from_fn(|r| &x[r][block]);
         let dots = dot::<R, UNSIGNED>(codes, top, &rows, part * len);
         let (group, sum) = (i >> weights.group_shift, weights.pieces - 1 + part);
         let scales = quads(&weights.groups.scales(ISA, group));
@@ -61,7 +61,7 @@ pub(super) fn strip<const R: usize, const UNSIGNED: bool>(
 fn dot<const R: usize, const UNSIGNED: bool>(
     codes: &[Step],
     top: u8,
-    x: &[&Block; R],
+    x: &[&Scaled; R],
     step: usize,
 ) -> [Quads<int32x4_t>; R] {
     let mut sums = [[vdupq_n_s32(0); 4]; R];

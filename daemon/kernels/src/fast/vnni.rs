@@ -10,7 +10,7 @@ use super::Weights;
 use crate::code::Step;
 use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::quantized::{Block, Row};
+use crate::quantized::{Row, Scaled};
 
 /// What f16 scales are widened with.
 const ISA: Isa = Isa(Kind::Vnni);
@@ -26,7 +26,7 @@ pub(super) fn strip<const R: usize>(
     let mut held = [_mm512_setzero_ps(); R];
     for (i, codes) in weights.steps.chunks_exact(len).enumerate() {
         let (block, part) = (i / weights.pieces, i % weights.pieces);
-        let rows: [&Block; R] = std::array::from_fn(|r| &x[r][block]);
+        let rows: [&Scaled; R] = std::array::from_fn(|r| &x[r][block]);
         let dots = dot(codes, &rows, part * len);
         let (group, sum) = (i >> weights.group_shift, weights.pieces - 1 + part);
         let scales: __m512 = bytemuck::cast(weights.groups.scales(ISA, group));
@@ -49,7 +49,7 @@ pub(super) fn strip<const R: usize>(
 /// The integer dot products of a piece, which has an even number of steps.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-fn dot<const R: usize>(codes: &[Step], x: &[&Block; R], step: usize) -> [__m512i; R] {
+fn dot<const R: usize>(codes: &[Step], x: &[&Scaled; R], step: usize) -> [__m512i; R] {
     let mut sums = [[_mm512_setzero_si512(); 2]; R];
     let mut rows: [&[[[i8; 4]; 2]]; R] = [&[]; R];
     for r in 0..R {

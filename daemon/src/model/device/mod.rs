@@ -122,7 +122,6 @@ impl Device {
 impl Executor for Device {
     type Matrix = Tensor;
     type Vector = Tensor;
-    type Rope = (Rope, Convention);
     type Rows<'e> = Rows;
     type Input<'e> = Rows;
     type Angles<'e> = Angles;
@@ -138,10 +137,6 @@ impl Executor for Device {
     fn vector(&self, numbers: Vec<f32>) -> Result<Tensor, DeviceError> {
         let len = numbers.len();
         Ok(Tensor::from_vec(numbers, len, self.device())?)
-    }
-
-    fn rope(&self, table: Rope, convention: Convention) -> (Rope, Convention) {
-        (table, convention)
     }
 
     fn embed(&self, tokens: &[u32], embedding: &Tensor) -> Rows {
@@ -201,19 +196,15 @@ impl Executor for Device {
         *x = x.map(Tensor::gelu_erf);
     }
 
-    fn angles(
-        &self,
-        (table, convention): &(Rope, Convention),
-        positions: impl Iterator<Item = u32>,
-    ) -> Angles {
+    fn angles(&self, table: &Rope, positions: impl Iterator<Item = u32>) -> Angles {
         let positions: Vec<_> = positions.collect();
         let rows = positions.iter().map(|position| table.row(*position as usize));
         let half = table.row(0).0.len();
-        let (axis, shape) = match convention {
+        let (axis, shape) = match table.convention() {
             Convention::Interleaved => (3, (positions.len(), 1, half, 2)),
             Convention::HalfSplit => (2, (positions.len(), 1, 2, half)),
         };
-        let numbers: Vec<f32> = match convention {
+        let numbers: Vec<f32> = match table.convention() {
             Convention::Interleaved => rows.flat_map(interleave).collect(),
             Convention::HalfSplit => rows.flat_map(|(cos, sin)| [cos, sin].concat()).collect(),
         };

@@ -6,7 +6,7 @@
 //! Weights are `Matrix` and `Vec<f32>` as they come from a file, and whatever an executor makes of
 //! them later: `M` and `V` where a type is both.
 
-use tinygpt_kernels::Matrix;
+use tinygpt_kernels::{Convention, Matrix};
 
 /// A model read from a file, and what its fingerprint needs.
 #[derive(Debug)]
@@ -118,15 +118,6 @@ pub struct GptBlock<M = Matrix, V = Vec<f32>> {
     pub fc_out: Linear<M, V>,
 }
 
-/// Which two elements of a head rotary embedding turns together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeLayout {
-    /// `(2i, 2i + 1)`: GGUF files of the Llama family, whose Q and K rows are permuted for it.
-    Interleaved,
-    /// `(i, i + D / 2)`: checkpoints in Hugging Face's layout.
-    HalfSplit,
-}
-
 /// Dimensions of a Llama model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
@@ -153,7 +144,7 @@ pub struct LlamaConfig {
     /// `[D / 2]`: each rotary frequency is divided by its factor (Llama 3's scaling).
     pub rope_factors: Option<Vec<f32>>,
     /// Which elements turn together.
-    pub rope_layout: RopeLayout,
+    pub rope: Convention,
 }
 
 /// Weights of a Llama model.

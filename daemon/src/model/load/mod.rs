@@ -24,7 +24,7 @@ use tinygpt_kernels::Pool;
 
 pub use self::checkpoint::{
     Checkpoint, GgufVocabulary, GptBlock, GptConfig, GptWeights, Linear, LlamaBlock, LlamaConfig,
-    LlamaWeights, Norm, RopeLayout, Vocabulary, Weights,
+    LlamaWeights, Norm, Vocabulary, Weights,
 };
 pub use self::error::LoadError;
 use self::input::Input;

@@ -1,10 +1,12 @@
 //! The Llama architecture: its keys, its tensors.
 
+use tinygpt_kernels::Convention;
+
 use super::metadata::Metadata;
 use super::tensors::Tensors;
 use super::value::Value;
 use crate::model::load::canon::Canon;
-use crate::model::load::{LlamaBlock, LlamaConfig, LlamaWeights, LoadError, RopeLayout};
+use crate::model::load::{LlamaBlock, LlamaConfig, LlamaWeights, LoadError};
 
 /// Keys under `llama.` that are read below, or say nothing about the arithmetic.
 const KNOWN: [&str; 16] = [
@@ -63,7 +65,7 @@ pub(super) fn config(
         eps: metadata.float("llama.attention.layer_norm_rms_epsilon")?,
         rope_base: metadata.optional_float("llama.rope.freq_base")?.unwrap_or(ROPE_BASE),
         rope_factors: rope_factors(tensors, head_dim)?,
-        rope_layout: RopeLayout::Interleaved,
+        rope: Convention::Interleaved,
     })
 }
 
@@ -177,9 +179,9 @@ fn unsupported(key: &str, detail: String) -> LoadError {
 
 /// Every number that the arithmetic depends on.
 pub(super) fn canonical(config: &LlamaConfig) -> Vec<u8> {
-    let layout = match config.rope_layout {
-        RopeLayout::Interleaved => "interleaved",
-        RopeLayout::HalfSplit => "half-split",
+    let layout = match config.rope {
+        Convention::Interleaved => "interleaved",
+        Convention::HalfSplit => "half-split",
     };
     Canon::default()
         .text("architecture", "llama")

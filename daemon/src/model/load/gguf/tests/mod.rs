@@ -10,12 +10,12 @@ use std::os::unix::fs::FileExt;
 
 use candle_core::quantized::gguf_file::Content;
 use proptest::prelude::*;
-use tinygpt_kernels::{Matrix, Pool};
+use tinygpt_kernels::{Convention, Matrix, Pool};
 
 use self::file::{File, array, flag, float, llama, meta, number, raw_string, text};
 use super::container::Gguf;
 use crate::model::load::{
-    Checkpoint, LlamaConfig, LoadError, RopeLayout, Vocabulary, Weights, load, load_file,
+    Checkpoint, LlamaConfig, LoadError, Vocabulary, Weights, load, load_file,
 };
 
 fn read(bytes: &[u8]) -> Result<Checkpoint, LoadError> {
@@ -54,7 +54,7 @@ fn a_true_file_gives_its_dimensions() {
         eps: 1e-5,
         rope_base: 10_000.0,
         rope_factors: None,
-        rope_layout: RopeLayout::Interleaved,
+        rope: Convention::Interleaved,
     };
     assert_eq!(config(&llama()), expected);
 }
