@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::constraint::Constraint;
 use crate::kv::codec::Codec;
+use crate::kv::device::DeviceError;
 use crate::kv::index::Origin;
 use crate::kv::key::{Digest, RecordKey};
 
@@ -337,10 +338,22 @@ pub enum Failure {
     /// The model file changed; tokenise again and submit again.
     #[error("the model was reloaded")]
     Reloaded,
-    /// The system refused memory.
+    /// The system or the device has no memory left for it.
     #[error("no memory for the KV cache: {0}")]
     Memory(String),
+    /// The device, or its driver, failed.
+    #[error("{0}")]
+    Device(String),
     /// The daemon is shutting down.
     #[error("the daemon is draining")]
     Draining,
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Full { .. } => Self::Memory(error.to_string()),
+            DeviceError::Failed(_) => Self::Device(error.to_string()),
+        }
+    }
 }

@@ -52,7 +52,7 @@ impl Engine {
             let wanted = sequence.wants_logits();
             match wanted.then(|| self.logits(&hidden)).transpose() {
                 Ok(logits) => self.after_prompt(at, &logits.unwrap_or_default()),
-                Err(error) => self.fail(at, Failure::Memory(error.to_string())),
+                Err(error) => self.fail(at, error.into()),
             }
         }
     }
@@ -65,7 +65,7 @@ impl Engine {
         let batch = self.gather(&members);
         let ([hidden, logits], took) = match self.compute(&batch, &members) {
             Ok(computed) => computed,
-            Err(error) => return self.fail_all(&members, &error),
+            Err(error) => return self.fail_all(&members, error),
         };
         let (width, vocab) = (self.loaded.model.width(), self.loaded.model.vocab());
         let mut first = 0;
@@ -95,10 +95,11 @@ impl Engine {
         Ok(([hidden, logits], took))
     }
 
-    fn fail_all(&mut self, members: &[(usize, usize)], error: &DeviceError) {
+    fn fail_all(&mut self, members: &[(usize, usize)], error: DeviceError) {
         tracing::error!(%error, "a step failed");
+        let failure = Failure::from(error);
         for (at, _) in members {
-            self.fail(*at, Failure::Memory(error.to_string()));
+            self.fail(*at, failure.clone());
         }
     }
 
@@ -122,8 +123,7 @@ impl Engine {
         let slabs = self.slabs.entry(job.codec).or_insert_with(|| Slabs::new(&family.layout));
         let reserved = kv.reserve(kv.len() + rows, slabs);
         reserved.map_err(|error| Failure::Memory(error.to_string()))?;
-        let prepared = self.loaded.model.prepare(kv, rows);
-        prepared.map_err(|error| Failure::Memory(error.to_string()))
+        Ok(self.loaded.model.prepare(kv, rows)?)
     }
 
     fn gather(&self, members: &[(usize, usize)]) -> Batch {

@@ -323,7 +323,9 @@ fn metadata_of(failure: &Failure) -> Vec<(&'static str, String)> {
             vec![("asked", needed.to_string()), ("limit", budget.to_string())]
         }
         Failure::Stalled(limit) => vec![("limit_ms", limit.as_millis().to_string())],
-        Failure::Reloaded | Failure::Memory(_) | Failure::Draining => Vec::new(),
+        Failure::Reloaded | Failure::Memory(_) | Failure::Device(_) | Failure::Draining => {
+            Vec::new()
+        }
     }
 }
 
@@ -334,6 +336,7 @@ fn class_of(failure: &Failure) -> (Code, &'static str, Option<Duration>) {
         Failure::Stalled(_) => (Code::Cancelled, "STALLED", None),
         Failure::Reloaded => (Code::Unavailable, "MODEL_RELOADED", Some(SOON)),
         Failure::Memory(_) => (Code::ResourceExhausted, "MEMORY", Some(SOON)),
+        Failure::Device(_) => (Code::Internal, "DEVICE", None),
         Failure::Draining => (Code::Unavailable, "DRAINING", Some(SOON)),
     }
 }
