@@ -59,9 +59,9 @@ dispatched! {
     ) = score;
 }
 dispatched! {
-    pub(super) fn soften_on(
-        p: &mut [Lanes; 2], visible: usize, state: (&mut f32, &mut f32),
-    ) -> f32 = soften;
+    pub(super) fn soften_on[const R: usize][R](
+        p: &mut [[Lanes; 2]; R], visible: &[usize; R], m: &mut [f32; R], l: &mut [f32; R],
+    ) -> [f32; R] = soften;
 }
 dispatched! {
     pub(super) fn weigh_on[const R: usize][R](
@@ -115,25 +115,42 @@ fn score<const R: usize>(
     }
 }
 
-/// Turns the scores of one query into probabilities, 0 where it does not see, and moves its
-/// `(m, l)`. Returns what its sums so far are to be multiplied with.
+/// Turns the scores of `R` queries into probabilities, 0 where they do not see, and moves their
+/// `(m, l)`. Returns what their sums so far are to be multiplied with.
 #[inline(always)]
-fn soften(_isa: Isa, p: &mut [Lanes; 2], visible: usize, (m, l): (&mut f32, &mut f32)) -> f32 {
-    p.as_flattened_mut()[visible..].fill(f32::NEG_INFINITY);
-    let mut lanes = [0.0; LANES];
-    for i in 0..LANES {
-        lanes[i] = larger(p[0][i], p[1][i]);
+fn soften<const R: usize>(
+    _isa: Isa,
+    p: &mut [[Lanes; 2]; R],
+    visible: &[usize; R],
+    m: &mut [f32; R],
+    l: &mut [f32; R],
+) -> [f32; R] {
+    let mut largest = [0.0; R];
+    for r in 0..R {
+        if visible[r] < BLOCK {
+            p[r].as_flattened_mut()[visible[r]..].fill(f32::NEG_INFINITY);
+        }
+        let mut lanes = [0.0; LANES];
+        for i in 0..LANES {
+            lanes[i] = larger(p[r][0][i], p[r][1][i]);
+        }
+        largest[r] = larger(m[r], tree(lanes, larger));
     }
-    let largest = larger(*m, tree(lanes, larger));
-    for p in p.as_flattened_mut() {
-        *p = exp(*p - largest);
+    for r in 0..R {
+        for p in p[r].as_flattened_mut() {
+            *p = exp(*p - largest[r]);
+        }
     }
-    for i in 0..LANES {
-        lanes[i] = p[0][i] + p[1][i];
+    let mut alpha = [0.0; R];
+    for r in 0..R {
+        alpha[r] = exp(m[r] - largest[r]);
+        let mut lanes = [0.0; LANES];
+        for i in 0..LANES {
+            lanes[i] = p[r][0][i] + p[r][1][i];
+        }
+        l[r] = l[r].mul_add(alpha[r], sum(lanes));
+        m[r] = largest[r];
     }
-    let alpha = exp(*m - largest);
-    *l = l.mul_add(alpha, sum(lanes));
-    *m = largest;
     alpha
 }
 

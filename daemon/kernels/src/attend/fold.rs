@@ -162,11 +162,8 @@ impl Fold {
         let queries: [&[f32]; R] =
             std::array::from_fn(|r| &queries[(j + r) * self.k_dim..(j + r + 1) * self.k_dim]);
         score_on(self.isa, wide, &queries, self.scale, &mut p[j..j + R]);
-        let mut alpha = [0.0; R];
-        for r in 0..R {
-            let state = (&mut chunk.m[j + r], &mut chunk.l[j + r]);
-            alpha[r] = soften_on(self.isa, &mut p[j + r], visible[r], state);
-        }
+        let p = of::<R, _>(p, j);
+        let alpha = soften_on(self.isa, p, &visible, of(&mut chunk.m, j), of(&mut chunk.l, j));
         self.weigh::<R>(j, block, &alpha);
     }
 
@@ -215,6 +212,11 @@ impl Fold {
         let start = (blocks - 1) / CHUNK * CHUNK;
         (0..self.queries()).find(|&j| self.visible(j, start) > 0).unwrap_or(0)
     }
+}
+
+/// Those of queries `j..j + R`.
+fn of<const R: usize, T>(all: &mut [T], j: usize) -> &mut [T; R] {
+    all[j..].first_chunk_mut().expect("there are so many queries")
 }
 
 impl Drop for Fold {
