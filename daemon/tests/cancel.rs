@@ -84,8 +84,8 @@ fn a_reply_that_is_cancelled_at_any_token_leaves_exactly_the_rows_it_computed() 
 
 /// Cancels a prompt of 1,000 tokens, of which `known` are cached, after so many `steps` beside
 /// somebody who generates. What is left of it, as a retry finds it.
-fn cancel_after(steps: usize, known: usize) -> (Running, Ask, Reply) {
-    let engine = Setup::default().start();
+fn cancel_after(setup: Setup, steps: usize, known: usize) -> (Running, Ask, Reply) {
+    let engine = setup.start();
     let ask = Ask::new(&prompt(79, 1000));
     if known > 0 {
         engine.ask(&Ask::new(&ask.prompt[..known]).tokens(0));
@@ -111,7 +111,7 @@ fn cancel_after(steps: usize, known: usize) -> (Running, Ask, Reply) {
 fn a_prefill_that_is_cancelled_after_any_step_leaves_exactly_the_rows_it_computed() {
     let mut lengths = std::collections::BTreeSet::new();
     for (known, steps) in [0, 13, 45, 64].iter().flat_map(|known| (1..=3).map(|n| (*known, n))) {
-        let (engine, ask, retry) = cancel_after(steps, known);
+        let (engine, ask, retry) = cancel_after(Setup::default(), steps, known);
         let kept = retry.reuse.memory as usize;
         let chains = engine.handle.list().unwrap().into_iter().map(|held| held.tokens);
         let longest = chains.filter(|tokens| ask.prompt.starts_with(tokens)).map(|t| t.len()).max();
@@ -122,32 +122,13 @@ fn a_prefill_that_is_cancelled_after_any_step_leaves_exactly_the_rows_it_compute
     assert!(lengths.len() >= 4, "cancelled at {lengths:?} only");
 }
 
-/// Cancels a prompt of 1,000 tokens that is computed in small slices, since someone generates
-/// beside it. Says what is left of it: less than all, unless the cancel came too late.
-fn cancel_prefill(engine: &Running, ask: &Ask) -> Reply {
-    let mut beside = engine.submit(&Ask::new(&prompt(79, 20)).tokens(900).policy(Policy::Bypass));
-    while !matches!(beside.blocking_recv(), Some(Event::Token(_))) {}
-    let mut events = engine.submit(ask);
-    while !matches!(events.blocking_recv(), Some(Event::Progress { .. } | Event::Token(_))) {}
-    drop((events, beside));
-    engine.ask(&ask.clone().policy(Policy::ReadOnly))
-}
-
 #[test]
-fn a_cancelled_prefill_leaves_its_finished_blocks() {
+fn what_a_cancelled_prefill_leaves_is_on_the_disk_too() {
     let dir = tempfile::tempdir().unwrap();
-    let (ask, kept) = {
-        let engine = Setup::on_disk(dir.path()).start();
-        let mut asks = (0..20).map(|seed| Ask::new(&prompt(200 + seed, 1000)));
-        let cancelled = asks.find_map(|ask| {
-            let retry = cancel_prefill(&engine, &ask);
-            (retry.reuse.verdict == Verdict::PartialMemory).then_some((ask, retry))
-        });
-        let (ask, retry) = cancelled.expect("one of twenty cancels comes in time");
-        assert_same(&retry, &miss(&engine, &ask));
-        (ask, retry.reuse.memory)
-    };
-    assert!(kept > 0, "{kept}");
+    let (engine, ask, retry) = cancel_after(Setup::on_disk(dir.path()), 2, 0);
+    let kept = retry.reuse.memory;
+    assert!(kept > 0 && retry.reuse.verdict == Verdict::PartialMemory, "{:?}", retry.reuse);
+    drop(engine);
     let engine = Setup::on_disk(dir.path()).start();
     let retry = engine.ask(&ask);
     assert_eq!(retry.reuse.disk, kept, "{:?}", retry.reuse);
