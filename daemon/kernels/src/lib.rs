@@ -66,7 +66,7 @@ pub use code::Code;
 pub use fast::{Output, gated_fast, linear_fast};
 pub use isa::Isa;
 pub use linear::linear;
-pub use matrix::{Format, Matrix, Tile};
+pub use matrix::{Format, Matrix, PACKING, Tile};
 pub use pool::Pool;
 pub use quantized::Quantized;
 pub use rope::{Convention, Rope};

@@ -11,10 +11,11 @@
 //! 16-bit weights stay 16 bits wide and quantised ones stay integers with scales (and minima) per
 //! group of `k`, packed `[tile][K / group][16]`; the kernel widens them on the way to registers.
 //! The packed copy is the only one: a matrix never looks at its source again, so a model file that
-//! is overwritten in place cannot mix with it.
+//! is overwritten in place cannot mix with it. It may be kept in a file of its own ([`kept`]).
 
 mod buffer;
 mod groups;
+mod kept;
 mod tile;
 
 use std::convert::Infallible;
@@ -29,8 +30,9 @@ use crate::convert::{BF16, F16, Narrow, f16_from_f32, f32_from_f16};
 use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
-use crate::matrix::buffer::Buffer;
+use crate::matrix::buffer::{Buffer, Draft};
 pub(crate) use crate::matrix::groups::{Groups, Halves};
+pub use crate::matrix::kept::PACKING;
 pub use crate::matrix::tile::Tile;
 use crate::pool::Pool;
 
@@ -82,7 +84,8 @@ impl Format {
     }
 }
 
-/// `N` outputs by `K` inputs of weights, immutable once packed.
+/// `N` outputs by `K` inputs of weights, immutable once packed. Clones share the weights.
+#[derive(Clone)]
 pub struct Matrix {
     n: usize,
     k: usize,
@@ -182,12 +185,14 @@ impl Matrix {
         format: Format,
         fill: impl Fn(Range<usize>, &mut Tile<'_>) -> Result<(), E> + Sync,
     ) -> Result<Matrix, E> {
-        let mut matrix = Matrix::zeroed(n, k, format);
+        format.check(k);
+        let mut drafts = Matrix::part_bytes(n, k, format, false).map(Draft::zeroed);
         let (scale_groups, min_groups) = format.groups(k);
         let tile_bytes = format.tile_bytes(k);
-        let weights = Disjoint::new(matrix.weights.cast_mut::<u8>());
-        let scales = Disjoint::new(matrix.scales.cast_mut::<Lanes>());
-        let mins = Disjoint::new(matrix.mins.cast_mut::<Lanes>());
+        let [weights, scales, mins] = &mut drafts;
+        let weights = Disjoint::new(weights.cast_mut::<u8>());
+        let scales = Disjoint::new(scales.cast_mut::<Lanes>());
+        let mins = Disjoint::new(mins.cast_mut::<Lanes>());
         let failed = Mutex::new(None);
         pool.run(n.div_ceil(LANES), &|i| {
             if lock(&failed).is_some() {
@@ -210,31 +215,18 @@ impl Matrix {
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(matrix.narrowed()),
+            None => Ok(Matrix::narrowed(n, k, format, drafts)),
         }
     }
 
-    /// The same with scales and minima as f16, if each of them is one.
-    fn narrowed(mut self) -> Matrix {
-        if let (Some(scales), Some(mins)) = (narrowed(&self.scales), narrowed(&self.mins)) {
-            (self.scales, self.mins, self.half) = (scales, mins, true);
-        }
-        self
-    }
-
-    fn zeroed(n: usize, k: usize, format: Format) -> Matrix {
-        format.check(k);
-        let tiles = n.div_ceil(LANES);
-        let (scale_groups, min_groups) = format.groups(k);
-        Matrix {
-            n,
-            k,
-            format,
-            weights: Buffer::zeroed(tiles * format.tile_bytes(k)),
-            scales: Buffer::zeroed(tiles * scale_groups * size_of::<Lanes>()),
-            mins: Buffer::zeroed(tiles * min_groups * size_of::<Lanes>()),
-            half: false,
-        }
+    /// A packed matrix, with scales and minima as f16 if each of them is one.
+    fn narrowed(n: usize, k: usize, format: Format, [weights, scales, mins]: [Draft; 3]) -> Matrix {
+        let (scales, mins, half) = match (narrowed(&scales), narrowed(&mins)) {
+            (Some(scales), Some(mins)) => (scales, mins, true),
+            _ => (scales, mins, false),
+        };
+        let [weights, scales, mins] = [weights, scales, mins].map(Draft::finish);
+        Matrix { n, k, format, weights, scales, mins, half }
     }
 
     /// Outputs.
@@ -257,9 +249,9 @@ impl Matrix {
         matches!(self.format, Format::Affine { .. })
     }
 
-    /// Allocated bytes.
+    /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        self.weights.bytes() + self.scales.bytes() + self.mins.bytes()
+        self.parts().into_iter().map(<[u8]>::len).sum()
     }
 
     /// Writes output row `n` (an embedding), `[K]`: exactly the values that products use.
@@ -343,9 +335,9 @@ impl std::fmt::Debug for Matrix {
 }
 
 /// Numbers as f16, if each of them is one.
-fn narrowed(wide: &Buffer) -> Option<Buffer> {
+fn narrowed(wide: &Draft) -> Option<Draft> {
     let wide = wide.cast::<f32>();
-    let mut half = Buffer::zeroed(wide.len() * 2);
+    let mut half = Draft::zeroed(wide.len() * 2);
     let exact = |(half, &wide): (&mut u16, &f32)| {
         *half = f16_from_f32(wide);
         f32_from_f16(*half).to_bits() == wide.to_bits()
