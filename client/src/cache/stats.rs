@@ -23,6 +23,7 @@ fn rows(stats: &StatsResponse) -> Vec<(&'static str, String)> {
         ("segments", stats.segments.to_string()),
         ("in memory", render::budget(stats.memory)),
         ("on disk", render::budget(stats.disk)),
+        ("packed weights", render::bytes(stats.packed_bytes)),
         ("of running", render::budget(stats.active)),
         ("to be written", render::budget(stats.write_queue)),
         ("mapped", render::counted(mappings.used, "segment")),

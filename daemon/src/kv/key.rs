@@ -29,6 +29,11 @@ impl Digest {
         absorb(&mut hasher, field, bytes);
         Self(*hasher.finalize().as_bytes())
     }
+
+    /// The first eight bytes, as they stand in file names.
+    pub fn short(&self) -> ShortKey {
+        short(&self.0)
+    }
 }
 
 macro_rules! fields {

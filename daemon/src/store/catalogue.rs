@@ -16,6 +16,7 @@ use super::history::History;
 use super::mappings::Mappings;
 use super::name::Name;
 use super::shelf::{Place, Precedence, Shelf};
+use super::side::Sides;
 use super::{Lookalike, Relative};
 use crate::kv::key::{BlockKey, Fields, Fingerprint, ShortKey};
 
@@ -89,6 +90,7 @@ pub(super) struct Catalogue {
     /// Files used since their modification time was set.
     touched: HashSet<FileId>,
     pub(super) mappings: Mappings,
+    pub(super) sides: Sides,
     pub(super) history: History,
     pub(super) pressure: Vec<Pressure>,
 }
@@ -111,6 +113,7 @@ impl Catalogue {
             unread: BTreeSet::new(),
             touched: HashSet::new(),
             mappings: Mappings::new(mappings),
+            sides: Sides::default(),
             history: History::default(),
             pressure: Vec::new(),
         }
@@ -324,9 +327,13 @@ impl Catalogue {
     pub(super) fn bytes(&mut self) -> u64 {
         let bad: u64 = self.bad.values().chain(self.leaving.values()).sum();
         let digested = self.shelves.values().filter(|shelf| shelf.has_fields_file).count();
-        let side = bad + (digested * fields::LEN) as u64;
-        let (_, unlinked) = self.mappings.count();
-        self.segment_bytes + self.record_bytes + side + unlinked + self.reserved
+        let side = bad + (digested * fields::LEN) as u64 + self.sides.named_bytes();
+        self.segment_bytes + self.record_bytes + side + self.unlinked_bytes() + self.reserved
+    }
+
+    /// Bytes of unlinked files that are still mapped.
+    pub(super) fn unlinked_bytes(&mut self) -> u64 {
+        self.mappings.count().1 + self.sides.unlinked_bytes()
     }
 
     /// The least recently used record.
@@ -336,10 +343,9 @@ impl Catalogue {
 
     /// The least recently used file that nothing follows and nobody uses. A chain's record is
     /// always older than its blocks, so it goes before them.
-    pub(super) fn oldest(&self) -> Option<FileId> {
+    pub(super) fn oldest(&self) -> Option<(u64, FileId)> {
         let segment = self.segments.iter().find(|(_, id)| self.is_evictable(*id));
-        let oldest = self.records.first().into_iter().chain(segment).min();
-        oldest.map(|(_, id)| *id)
+        self.records.first().into_iter().chain(segment).min().copied()
     }
 
     /// Segments that eviction would take next if nobody used them.

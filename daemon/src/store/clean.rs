@@ -5,7 +5,10 @@ use std::fs::{self, DirEntry};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::name::{Name, QUARANTINED, TEMPORARY, VERSION_DIR, parse_fields_name, parse_key};
+use super::clock::nanoseconds;
+use super::name::{
+    Name, QUARANTINED, TEMPORARY, VERSION_DIR, parse_fields_name, parse_key, parse_side_name,
+};
 use super::shared::Shared;
 use super::{OpenError, fields};
 use crate::kv::key::ShortKey;
@@ -52,11 +55,21 @@ impl Shared {
                 self.enter_family(family, &entry.path())?;
             } else if let Some(family) = parse_fields_name(text) {
                 self.catalogue().shelf_mut(family).has_fields_file = true;
+            } else if let Some(key) = parse_side_name(text) {
+                self.enter_side(key, &entry);
             } else if text.ends_with(TEMPORARY) {
                 Collected::default().take(&entry.path());
             }
         }
         Ok(())
+    }
+
+    fn enter_side(&self, key: ShortKey, entry: &DirEntry) {
+        // One that went meanwhile is none.
+        let Ok(metadata) = entry.metadata() else { return };
+        let used = metadata.modified().map_or(0, nanoseconds);
+        self.tally.writes.born(metadata.created().ok().map(nanoseconds), metadata.len());
+        self.catalogue().sides.add(key, metadata.len(), used);
     }
 
     fn enter_family(&self, family: ShortKey, dir: &Path) -> Result<(), OpenError> {
@@ -143,6 +156,9 @@ impl Shared {
         let _ = self.make_room(0);
         self.drop_other_versions();
         let mut collected = self.clean(false);
+        let sides = self.collect_sides();
+        collected.kept += sides.kept;
+        collected.files += sides.files;
         collected.files += self.tally.evictions.count() - evicted;
         collected.bytes = before.saturating_sub(self.catalogue().bytes()).max(collected.bytes);
         collected

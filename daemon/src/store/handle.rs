@@ -10,11 +10,13 @@ use super::loader::{Job, Loader};
 use super::promise::Promise;
 use super::remove::{Removed, Target};
 use super::shared::Shared;
+use super::side::Side;
 use super::stats::Stats;
 use super::verify::Verified;
 use super::writer::{Order, Queued};
 use super::{ChainEnd, Family, Lookalike, Relative, Restore, Restored, Save};
-use crate::kv::key::{BlockKey, End, Fields, Fingerprint, RecordKey};
+use crate::kv::key::{BlockKey, End, Fields, Fingerprint, RecordKey, ShortKey};
+use crate::sys::mmap::Map;
 
 /// A cheap, cloneable way to the disk tier.
 #[derive(Debug, Clone)]
@@ -32,6 +34,22 @@ impl StoreHandle {
     /// The directory of this version's files, for others' small ones that belong with them.
     pub fn dir(&self) -> &std::path::Path {
         self.shared.root()
+    }
+
+    /// Maps a side file, and makes it the most recently used one. What is in it is not verified.
+    pub fn side(&self, key: ShortKey) -> Option<Arc<Map>> {
+        self.shared.map_side(key)
+    }
+
+    /// Unlinks a side file that is not what it should be, or of no more use.
+    pub fn drop_side(&self, key: ShortKey) {
+        self.shared.drop_side(key);
+    }
+
+    /// Has a side file written, in the writer's spare time, unless it is there.
+    pub fn keep_side(&self, side: Side) {
+        // A writer that is gone writes nothing.
+        let _ = self.orders.send(Order::Side(side));
     }
 
     /// Remembers what a family is made from, for the reasons of misses.

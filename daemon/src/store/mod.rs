@@ -50,6 +50,7 @@ mod home;
 mod leave;
 mod remove;
 mod room;
+mod side;
 
 // Looking after it.
 mod clean;
@@ -80,6 +81,7 @@ pub use glimpse::{Glimpse, Glimpsed};
 pub use handle::StoreHandle;
 pub use open::{OpenError, StoreThreads, open};
 pub use remove::Removed;
+pub use side::Side;
 pub use stats::Stats;
 pub use verify::Verified;
 

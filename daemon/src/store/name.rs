@@ -21,6 +21,7 @@ pub(super) const QUARANTINED: &str = ".bad";
 const SEGMENT: &str = ".tgkv";
 const RECORD: &str = ".tgrec";
 const FIELDS: &str = ".tgfp";
+const SIDE: &str = ".tgpk";
 
 /// The name of a file that holds cached state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,6 +102,16 @@ pub(super) fn fields_name(family: ShortKey) -> String {
     format!("{family}{FIELDS}")
 }
 
+/// The name of a side file, beside the families' directories.
+pub(super) fn side_name(key: ShortKey) -> String {
+    format!("{key}{SIDE}")
+}
+
+/// The key of the side file called `text`.
+pub(super) fn parse_side_name(text: &str) -> Option<ShortKey> {
+    parse_key(text.strip_suffix(SIDE)?)
+}
+
 /// The family whose digests are in the file called `text`.
 pub(super) fn parse_fields_name(text: &str) -> Option<ShortKey> {
     parse_key(text.strip_suffix(FIELDS)?)
@@ -122,6 +133,7 @@ mod tests {
         assert_eq!(SEGMENT.to_string(), "0000000000000001-ab00000000000000-12.tgkv");
         assert_eq!(RECORD.to_string(), "ffffffffffffffff-0000000000000000.tgrec");
         assert_eq!(parse_fields_name(&fields_name(ShortKey(7))), Some(ShortKey(7)));
+        assert_eq!(parse_side_name(&side_name(ShortKey(7))), Some(ShortKey(7)));
     }
 
     #[test]

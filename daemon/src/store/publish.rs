@@ -190,7 +190,7 @@ impl Shared {
     }
 
     /// Gives a written file its name.
-    fn give_name(&self, path: &Path, len: u64, sync: bool) -> io::Result<()> {
+    pub(super) fn give_name(&self, path: &Path, len: u64, sync: bool) -> io::Result<()> {
         let temporary = temporary(path);
         fs::rename(&temporary, path).inspect_err(|_| _ = fs::remove_file(&temporary))?;
         self.tally.writes.add(len);
@@ -212,7 +212,7 @@ impl Shared {
         file.set_len(header.file_len)
     }
 
-    fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    pub(super) fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         #[cfg(test)]
         if offset + bytes.len() as u64 > self.tuning.disk.load(std::sync::atomic::Ordering::Relaxed)
         {
@@ -227,11 +227,11 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn temporary(path: &Path) -> PathBuf {
+pub(super) fn temporary(path: &Path) -> PathBuf {
     path.with_added_extension(&TEMPORARY[1..])
 }
 
 /// Nobody has ever mapped a temporary file, so one that was left behind may be overwritten.
-fn create(path: &Path) -> io::Result<File> {
+pub(super) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }

@@ -70,7 +70,7 @@ impl Shared {
     fn remove_everything(&self) -> u64 {
         let files: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         files.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
-        let kept = self.clean(true).kept;
+        let kept = self.clean(true).kept + self.drop_sides();
         let families = self.catalogue().digested();
         families.into_iter().for_each(|family| self.drop_fields(family));
         self.catalogue().history.clear();
@@ -106,6 +106,7 @@ impl Shared {
             }
             sum.bytes += entry.bytes;
         }
+        sum.bytes += catalogue.sides.named_bytes();
         sum
     }
 }

@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::catalogue::{Farewell, FileId};
+use super::catalogue::{Catalogue, Farewell, FileId};
 use super::clock::now;
 use super::contents::Contents;
 use super::publish::Unwritten;
 use super::shared::Shared;
+use crate::kv::key::ShortKey;
 use crate::sys::directory::free_bytes;
 
 /// Records may hold this part of the disk budget.
@@ -31,6 +32,7 @@ impl Drop for Reservation<'_> {
 /// What to take away next.
 enum Victim {
     File(FileId),
+    Side(ShortKey),
     Bad(std::path::PathBuf),
 }
 
@@ -81,11 +83,11 @@ impl Shared {
             if catalogue.bytes() + needed <= budget {
                 return Ok(());
             }
-            let bad = catalogue.bad.pop_first().map(|(path, _)| Victim::Bad(path));
-            let victim = bad.or_else(|| catalogue.oldest().map(Victim::File));
+            let victim = victim(&mut catalogue);
             drop(catalogue);
             match victim {
                 Some(Victim::File(id)) => self.evict(id),
+                Some(Victim::Side(key)) => self.evict_side(key),
                 Some(Victim::Bad(path)) => _ = std::fs::remove_file(path),
                 None if waits(*asked_back.get_or_insert_with(|| self.ask_back_files())) => {}
                 None => return Err(no_room),
@@ -155,6 +157,16 @@ impl Shared {
         let nobody = hooks.is_empty() || keys.is_empty();
         Instant::now() + if nobody { Duration::ZERO } else { self.tuning.patience }
     }
+}
+
+/// A damaged file, else whatever was used least recently.
+fn victim(catalogue: &mut Catalogue) -> Option<Victim> {
+    if let Some((path, _)) = catalogue.bad.pop_first() {
+        return Some(Victim::Bad(path));
+    }
+    let file = catalogue.oldest().map(|(used, id)| (used, Victim::File(id)));
+    let side = catalogue.sides.oldest().map(|(used, key)| (used, Victim::Side(key)));
+    file.into_iter().chain(side).min_by_key(|(used, _)| *used).map(|(_, victim)| victim)
 }
 
 /// Waits for a moment, unless it is too late.

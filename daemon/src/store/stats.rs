@@ -22,6 +22,10 @@ pub struct Stats {
     pub budget: u64,
     /// Bytes of records.
     pub record_bytes: u64,
+    /// Side files.
+    pub side_files: u64,
+    /// Bytes of side files.
+    pub side_bytes: u64,
     /// Segments that are mapped.
     pub mapped_segments: u64,
     /// Bytes of all mapped files.
@@ -152,7 +156,8 @@ impl Shared {
         let tally = &self.tally;
         let left = tally.paused_until.count().saturating_sub(now());
         let mut catalogue = self.catalogue();
-        let (mapped, unlinked_bytes) = catalogue.mappings.count();
+        let (mapped, _) = catalogue.mappings.count();
+        let unlinked_bytes = catalogue.unlinked_bytes();
         let is_segment = |name: &Name| matches!(name, Name::Segment { .. });
         let segments = catalogue.entries().filter(|(_, entry)| is_segment(&entry.name)).count();
         Stats {
@@ -162,6 +167,8 @@ impl Shared {
             bytes: catalogue.bytes(),
             budget: self.settings.disk_budget,
             record_bytes: catalogue.record_bytes(),
+            side_files: catalogue.sides.count() as u64,
+            side_bytes: catalogue.sides.named_bytes(),
             mapped_segments: mapped as u64,
             mapped_bytes: catalogue.mappings.bytes(),
             unlinked_bytes,

@@ -15,6 +15,7 @@ use super::publish::{Published, Unwritten, sync_dir};
 use super::remove::Target;
 use super::rewrite::Kind;
 use super::shared::Shared;
+use super::side::{Side, Writing};
 use super::{Collected, Durability, Family, Removed, Save, head_digest, record};
 use crate::kv::block::Block;
 use crate::kv::key::BlockKey;
@@ -29,6 +30,7 @@ const TIMES: usize = 256;
 /// What the writer is asked to do.
 pub(super) enum Order {
     Save(Box<Queued>),
+    Side(Side),
     Remove(Target, Sender<Removed>),
     Collect(Sender<Collected>),
     Flush(Sender<()>),
@@ -52,11 +54,13 @@ pub(super) struct Queued {
 pub(super) fn run(shared: &Shared, orders: &Receiver<Order>) {
     shared.drop_other_versions();
     let mut cleaned = Instant::now();
+    let mut sides = Vec::new();
     loop {
-        match orders.recv_timeout(HOUSEKEEPING) {
+        let patience = if sides.is_empty() { HOUSEKEEPING } else { Duration::ZERO };
+        match orders.recv_timeout(patience) {
             Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => break,
-            Ok(order) => shared.obey(order),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(order) => shared.obey(order, &mut sides),
+            Err(RecvTimeoutError::Timeout) => shared.go_on(&mut sides),
         }
         if cleaned.elapsed() >= HOUSEKEEPING && shared.expect_home().is_ok() {
             shared.set_times(TIMES);
@@ -95,13 +99,37 @@ impl Queued {
 }
 
 impl Shared {
-    fn obey(&self, order: Order) {
+    fn obey<'a>(&'a self, order: Order, sides: &mut Vec<Writing<'a>>) {
         match order {
             Order::Save(save) => self.save(*save),
-            Order::Remove(target, reply) => _ = reply.send(self.remove(target)),
+            Order::Side(side) if sides.iter().any(|begun| begun.key() == side.key) => {}
+            Order::Side(side) => match self.begin_side(side) {
+                Ok(begun) => sides.extend(begun),
+                Err(unwritten) => self.forgo_side(&unwritten),
+            },
+            Order::Remove(target, reply) => {
+                if matches!(target, Target::Everything) {
+                    sides.clear();
+                }
+                let _ = reply.send(self.remove(target));
+            }
             Order::Collect(reply) => _ = reply.send(self.collect()),
-            Order::Flush(reply) => _ = reply.send(()),
+            Order::Flush(reply) => {
+                while !sides.is_empty() {
+                    self.go_on(sides);
+                }
+                let _ = reply.send(());
+            }
             Order::Close => {}
+        }
+    }
+
+    /// Writes a piece of a side file, if one is wanted. Everything else comes first.
+    fn go_on<'a>(&'a self, sides: &mut Vec<Writing<'a>>) {
+        match sides.pop().map(Writing::go_on) {
+            Some(Ok(unfinished)) => sides.extend(unfinished),
+            Some(Err(unwritten)) => self.forgo_side(&unwritten),
+            None => {}
         }
     }
 

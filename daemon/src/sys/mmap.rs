@@ -1,7 +1,7 @@
 //! Read-only memory maps of files that nobody alters in place.
 //!
 //! A mapped file that shrinks kills its reader with SIGBUS. The callers keep to files that are
-//! never truncated: segments in the daemon's own 0700 directory, written once and only unlinked.
+//! never truncated: those in the daemon's own 0700 directory, written once and only unlinked.
 
 use std::fs::File;
 use std::io;

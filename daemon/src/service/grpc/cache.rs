@@ -243,6 +243,7 @@ impl Daemon {
             prompt_tokens: self.tally.count(Counter::PromptTokens),
             cached_tokens: cached.into_iter().map(|counter| self.tally.count(counter)).sum(),
             cache_dir: self.facts.cache_dir(),
+            packed_bytes: store.side_bytes,
         })
     }
 }

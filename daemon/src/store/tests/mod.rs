@@ -14,5 +14,6 @@ mod relative;
 mod remove;
 mod rewrite;
 mod roundtrip;
+mod side;
 mod start;
 mod stress;
