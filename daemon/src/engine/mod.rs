@@ -28,6 +28,7 @@ mod explain;
 mod flight;
 mod history;
 mod inquire;
+mod kept;
 mod sampler;
 mod scheduler;
 mod settle;
@@ -52,6 +53,7 @@ use self::flight::Claims;
 use self::handle::{Message, Shared};
 use self::history::History;
 use self::job::Done;
+use self::kept::Kept;
 use self::scheduler::Pace;
 use self::sequence::{SeqId, Sequence};
 use self::source::Loaded;
@@ -61,7 +63,7 @@ use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
 use crate::model::Machine;
-use crate::model::identity::{Identities, Stamp};
+use crate::model::identity::Stamp;
 use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
@@ -91,7 +93,7 @@ struct Engine {
     machine: Machine,
     pace: Pace,
     store: Option<StoreHandle>,
-    identities: Option<Identities>,
+    kept: Option<Kept>,
     mailbox: mpsc::Receiver<Message>,
     own: mpsc::Sender<Message>,
     state: watch::Sender<State>,
@@ -155,8 +157,8 @@ fn live(
     shared: Arc<Shared>,
 ) {
     let _poison = Poison(state.clone());
-    let identities = store.as_ref().map(|store| Identities::in_dir(store.dir()));
-    let loaded = match source.load(1, &machine, identities.as_ref()) {
+    let kept = store.as_ref().map(Kept::by);
+    let loaded = match source.load(1, &machine, kept.as_ref()) {
         Ok(loaded) => loaded,
         Err(error) => {
             tracing::error!(%error, "model not loaded");
@@ -179,7 +181,7 @@ fn live(
         pace: Pace::default(),
         source,
         store,
-        identities,
+        kept,
         mailbox,
         own,
         state,
@@ -215,7 +217,8 @@ impl Drop for Poison {
 
 impl Engine {
     fn run(mut self) {
-        tracing::info!(model = self.source.name, load = ?self.loaded.info.load, "ready");
+        let packed = if self.loaded.packed.is_kept() { "before" } else { "now" };
+        tracing::info!(model = self.source.name, load = ?self.loaded.info.load, packed, "ready");
         let mut busy = false;
         while self.receive(busy) {
             self.beat();
@@ -244,6 +247,7 @@ impl Engine {
             let patience = if idle { HEARTBEAT } else { GLANCE };
             match self.mailbox.recv_timeout(patience) {
                 Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) if idle => self.keep_pack(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
@@ -289,6 +293,14 @@ impl Engine {
         self.shared.beat.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Release);
     }
 
+    /// Has weights that were packed in this process written: not before the engine has been idle
+    /// for a moment, since nobody waits for that and the first tokens want the processor.
+    fn keep_pack(&mut self) {
+        if let (Some(kept), Some(unkept)) = (&self.kept, self.loaded.packed.take()) {
+            kept.keep_pack(unkept);
+        }
+    }
+
     /// Notices that the model file was changed under its name.
     fn watch_source(&mut self) {
         if !self.stale && self.loaded.is_stale() {
@@ -312,9 +324,9 @@ impl Engine {
             return;
         };
         self.state.send_replace(State::Loading);
-        let identities = self.identities.as_ref();
-        match self.source.load(self.generation + 1, &self.machine, identities) {
+        match self.source.load(self.generation + 1, &self.machine, self.kept.as_ref()) {
             Ok(loaded) => {
+                self.drop_old_pack(&loaded);
                 self.generation += 1;
                 self.stale = false;
                 self.unreadable = None;
@@ -331,6 +343,14 @@ impl Engine {
                 self.unreadable = Some(stamp);
                 self.state.send_replace(State::Failed(error.to_string()));
             }
+        }
+    }
+
+    /// A model that is trained on leaves no pack behind for each of its states.
+    fn drop_old_pack(&self, new: &Loaded) {
+        let (old, new) = (self.loaded.info.fields.weights, new.info.fields.weights);
+        if let Some(kept) = self.kept.as_ref().filter(|_| old != new) {
+            kept.drop_pack(old);
         }
     }
 

@@ -6,19 +6,20 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tinygpt_kernels::{Matrix, Pool};
 
 use super::handle::ModelInfo;
+use super::kept::Kept;
 use crate::kv::codec::Codec;
 use crate::kv::device::DeviceError;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
-use crate::model::identity::{self, Identities, Stamp};
-use crate::model::load::{Checkpoint, LoadError, Weights};
+use crate::model::identity::{self, Stamp};
+use crate::model::load::{Checkpoint, LoadError, Packing, Unkept, Weights};
 use crate::model::{Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
 
@@ -88,6 +89,38 @@ pub(super) struct Loaded {
     pub(super) model: Box<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
     stamp: Option<Stamp>,
+    pub(super) packed: Packed,
+}
+
+/// Which process packed a model's weights.
+#[derive(Debug)]
+pub(super) enum Packed {
+    /// An earlier one.
+    Before,
+    /// This one, and what is worth keeping of that.
+    Now(Option<Unkept>),
+}
+
+impl Packed {
+    /// Whether an earlier process packed them.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self, Self::Before)
+    }
+
+    /// What this process packed and nobody has taken yet.
+    pub(super) fn take(&mut self) -> Option<Unkept> {
+        match self {
+            Self::Before => None,
+            Self::Now(unkept) => unkept.take(),
+        }
+    }
+}
+
+/// A model that was read.
+struct Read {
+    checkpoint: Checkpoint,
+    contents: Contents,
+    packed: Packed,
 }
 
 impl Loaded {
@@ -100,45 +133,24 @@ impl Loaded {
 }
 
 impl Source {
-    /// Reads, hashes and assembles the model. A file that `identities` knows is not hashed.
+    /// Reads, hashes and assembles the model. A file that `kept` knows is not hashed, and not
+    /// packed either when its packed weights are there.
     ///
     /// # Errors
-    /// When the file cannot be read, is no model that can be served, or changed meanwhile.
+    /// When the file cannot be read, is no model that can be served, changed meanwhile, or finds
+    /// no place on a device.
     pub(super) fn load(
         &self,
         generation: u64,
         machine: &Machine,
-        identities: Option<&Identities>,
+        kept: Option<&Kept>,
     ) -> Result<Loaded, SourceError> {
-        let (started, pool) = (Instant::now(), &machine.pool);
-        let Some(path) = &self.path else {
-            let checkpoint = load::load(load::BUILTIN, pool).map_err(|error| self.refuse(error))?;
-            let file = Contents {
-                weights: identity::of_bytes(load::BUILTIN),
-                bytes: load::BUILTIN.len() as u64,
-                stamp: None,
-            };
-            return self.assemble(checkpoint, file, (generation, machine), started);
+        let started = Instant::now();
+        let read = match &self.path {
+            None => self.read_builtin(&machine.pool),
+            Some(path) => self.read(path, &machine.pool, kept),
         };
-        let unreadable = |error| SourceError::Read { path: path.clone(), error };
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        if metadata.is_dir() {
-            return Err(unreadable(io::Error::other("it is a directory")));
-        }
-        let stamp = Stamp::new(&metadata);
-        let (telling, bytes) = (stamp.is_telling(), metadata.len());
-        let known = identities.and_then(|identities| identities.recall(&stamp));
-        let (checkpoint, weights) = self.read(&file, bytes, known, pool)?;
-        let weights = weights.map_err(unreadable)?;
-        if Stamp::of(path).map_err(unreadable)? != stamp {
-            return Err(SourceError::Changed { path: path.clone() });
-        }
-        if telling && known.is_none() {
-            remember(identities, stamp, weights);
-        }
-        let file = Contents { weights, bytes, stamp: Some(stamp) };
-        self.assemble(checkpoint, file, (generation, machine), started)
+        self.assemble(read?, (generation, machine), started)
     }
 
     /// Whether there is no file any more.
@@ -152,15 +164,46 @@ impl Source {
         (stamp.age() > SETTLE).then_some(stamp)
     }
 
-    /// Unpacks the file, and hashes it in the shadow of that unless its identity is known. Either
-    /// way the file is read ahead of those who unpack it.
-    fn read(
+    fn read_builtin(&self, pool: &Pool) -> Result<Read, SourceError> {
+        let bytes = load::BUILTIN;
+        let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
+        let weights = identity::of_bytes(bytes);
+        let contents = Contents { weights, bytes: bytes.len() as u64, stamp: None };
+        Ok(Read { checkpoint, contents, packed: Packed::Now(None) })
+    }
+
+    fn read(&self, path: &Path, pool: &Pool, kept: Option<&Kept>) -> Result<Read, SourceError> {
+        let (file, stamp) = open(path)?;
+        let telling = stamp.is_telling();
+        let known = kept.and_then(|kept| kept.recall(&stamp));
+        let found = kept.zip(known).and_then(|(kept, weights)| find(kept, &file, weights, pool));
+        let (checkpoint, weights, matrices) = match (known, found) {
+            (Some(weights), Some(checkpoint)) => (checkpoint, weights, None),
+            _ => self.pack((path, &file), stamp.size(), known, pool)?,
+        };
+        if Stamp::of(path).map_err(|error| unreadable(path, error))? != stamp {
+            return Err(SourceError::Changed { path: path.to_owned() });
+        }
+        let kept = kept.filter(|_| telling);
+        if let (Some(kept), None) = (kept, known) {
+            kept.remember(stamp, weights);
+        }
+        let packed = matrices.map_or(Packed::Before, |matrices| {
+            Packed::Now(kept.map(|_| Unkept::new(weights, matrices)))
+        });
+        let contents = Contents { weights, bytes: stamp.size(), stamp: Some(stamp) };
+        Ok(Read { checkpoint, contents, packed })
+    }
+
+    /// Packs what is in the file, and hashes it in the shadow of that unless its identity is known.
+    /// Either way the file is read ahead of those who pack it.
+    fn pack(
         &self,
-        file: &File,
+        (path, file): (&Path, &File),
         size: u64,
         known: Option<Digest>,
         pool: &Pool,
-    ) -> Result<(Checkpoint, io::Result<Digest>), SourceError> {
+    ) -> Result<(Checkpoint, Digest, Option<Vec<Matrix>>), SourceError> {
         std::thread::scope(|scope| {
             let ahead = scope.spawn(|| match known {
                 Some(known) => {
@@ -169,9 +212,11 @@ impl Source {
                 }
                 None => identity::of_file(file, size),
             });
-            let checkpoint = load::load_file(file, pool).map_err(|error| self.refuse(error))?;
+            let packing = Packing::new(pool);
+            let checkpoint = load::load_file(file, &packing).map_err(|error| self.refuse(error))?;
             let weights = ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((checkpoint, weights))
+            let weights = weights.map_err(|error| unreadable(path, error))?;
+            Ok((checkpoint, weights, Some(packing.into_matrices())))
         })
     }
 
@@ -182,8 +227,7 @@ impl Source {
 
     fn assemble(
         &self,
-        checkpoint: Checkpoint,
-        file: Contents,
+        Read { checkpoint, contents: file, packed }: Read,
         (generation, machine): (u64, &Machine),
         started: Instant,
     ) -> Result<Loaded, SourceError> {
@@ -226,15 +270,30 @@ impl Source {
             numerics,
             default_codec: self.codec,
         };
-        Ok(Loaded { model, info: Arc::new(info), stamp: file.stamp })
+        Ok(Loaded { model, info: Arc::new(info), stamp: file.stamp, packed })
     }
 }
 
-fn remember(identities: Option<&Identities>, stamp: Stamp, weights: Digest) {
-    let remembered = identities.map(|identities| identities.remember(stamp, weights));
-    if let Some(Err(error)) = remembered {
-        tracing::warn!(%error, "the model will be hashed again at the next start");
+/// The model with matrices that an earlier process packed. `None` when they are not there or do not
+/// fit: the file has everything that they have.
+fn find(kept: &Kept, file: &File, weights: Digest, pool: &Pool) -> Option<Checkpoint> {
+    let pack = kept.pack(weights, pool)?;
+    let read = load::load_file(file, &Packing::kept(pool, &pack));
+    read.inspect_err(|error| kept.forget_pack(weights, error)).ok()
+}
+
+/// The file at `path`, and its stamp before anything of it was read.
+fn open(path: &Path) -> Result<(File, Stamp), SourceError> {
+    let file = File::open(path).map_err(|error| unreadable(path, error))?;
+    let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
+    if metadata.is_dir() {
+        return Err(unreadable(path, io::Error::other("it is a directory")));
     }
+    Ok((file, Stamp::new(&metadata)))
+}
+
+fn unreadable(path: &Path, error: io::Error) -> SourceError {
+    SourceError::Read { path: path.to_owned(), error }
 }
 
 /// A sum over all weights: `of` each matrix, `each` element of a vector.

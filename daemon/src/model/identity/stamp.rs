@@ -43,6 +43,11 @@ impl Stamp {
         Ok(Self::new(&std::fs::metadata(path)?))
     }
 
+    /// Bytes of the file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// How long ago the file last changed. A time in the future is no reason to wait for it.
     pub fn age(&self) -> Duration {
         age(self.changed).unwrap_or(Duration::MAX)

@@ -51,6 +51,16 @@ pub enum LoadError {
         /// Bytes of the whole file.
         have: u64,
     },
+    /// The file of packed weights has another matrix where the reader wants this one.
+    #[error("matrix {index} of the packed weights is not the {n} x {k} one that is wanted")]
+    Kept {
+        /// Its place among them.
+        index: usize,
+        /// Outputs.
+        n: usize,
+        /// Inputs.
+        k: usize,
+    },
     /// The system could not read the file.
     #[error("reading {need} bytes at byte {at}: {reason}")]
     Read {

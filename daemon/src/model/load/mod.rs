@@ -16,6 +16,7 @@ mod error;
 mod ggml;
 mod gguf;
 mod input;
+mod pack;
 mod tinygpt;
 
 use std::fs::File;
@@ -28,6 +29,7 @@ pub use self::checkpoint::{
 };
 pub use self::error::LoadError;
 use self::input::Input;
+pub use self::pack::{Pack, PackError, Packing, Unkept};
 
 /// The model that serves when no other is named: a small byte-level Shakespeare GPT.
 pub const BUILTIN: &[u8] = include_bytes!("../../../assets/builtin.tinygpt");
@@ -37,21 +39,21 @@ pub const BUILTIN: &[u8] = include_bytes!("../../../assets/builtin.tinygpt");
 /// # Errors
 /// Every way in which the bytes are not a model that can run: see [`LoadError`].
 pub fn load(bytes: &[u8], pool: &Pool) -> Result<Checkpoint, LoadError> {
-    read(Input::Memory(bytes), pool)
+    read(Input::Memory(bytes), &Packing::new(pool))
 }
 
-/// Reads a model file of any known format.
+/// Reads a model file of any known format, with the matrices that `packing` gives.
 ///
 /// # Errors
 /// Every way in which the file is not a model that can run, or cannot be read: see [`LoadError`].
-pub fn load_file(file: &File, pool: &Pool) -> Result<Checkpoint, LoadError> {
-    read(Input::file(file)?, pool)
+pub fn load_file(file: &File, packing: &Packing<'_>) -> Result<Checkpoint, LoadError> {
+    read(Input::file(file)?, packing)
 }
 
-fn read(input: Input<'_>, pool: &Pool) -> Result<Checkpoint, LoadError> {
+fn read(input: Input<'_>, packing: &Packing<'_>) -> Result<Checkpoint, LoadError> {
     input.with_head(|head| match head.first_chunk() {
-        Some(tinygpt::MAGIC) => tinygpt::load(head, input, pool),
-        Some(gguf::MAGIC) => gguf::load(head, input, pool),
+        Some(tinygpt::MAGIC) => tinygpt::load(head, input, packing),
+        Some(gguf::MAGIC) => gguf::load(head, input, packing),
         _ => Err(LoadError::Magic { found: first_bytes(head) }),
     })
 }
@@ -80,7 +82,7 @@ mod tests {
             let input = Input::file(&file).unwrap();
             let left = BUILTIN.len() as u64 * part / 10;
             file.set_len(left).unwrap();
-            match read(input, &pool).unwrap_err() {
+            match read(input, &Packing::new(&pool)).unwrap_err() {
                 LoadError::Cut { at, need, have } => {
                     assert!(have == left && (at + need) as u64 > left, "{at} {need} {have}");
                 }
@@ -94,10 +96,13 @@ mod tests {
         let pool = Pool::new(NonZeroUsize::MIN);
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(BUILTIN, 0).unwrap();
-        let [ours, theirs] = [load_file(&file, &pool), load(BUILTIN, &pool)].map(|read| {
-            let Weights::Gpt(weights) = read.unwrap().weights else { panic!("a .tinygpt file") };
-            weights
-        });
+        let [ours, theirs] =
+            [load_file(&file, &Packing::new(&pool)), load(BUILTIN, &pool)].map(|read| {
+                let Weights::Gpt(weights) = read.unwrap().weights else {
+                    panic!("a .tinygpt file")
+                };
+                weights
+            });
         assert_eq!(ours.position_embedding, theirs.position_embedding);
         assert_eq!(ours.blocks[5].norm2, theirs.blocks[5].norm2);
     }

@@ -12,17 +12,19 @@ mod tests;
 mod value;
 mod vocabulary;
 
-use tinygpt_kernels::Pool;
-
 use self::container::Gguf;
 pub(super) use self::container::MAGIC;
 use self::metadata::Metadata;
 use self::tensors::Tensors;
 use super::input::Input;
-use super::{Checkpoint, LoadError, Vocabulary, Weights};
+use super::{Checkpoint, LoadError, Packing, Vocabulary, Weights};
 
 /// Reads a file that begins with `head`.
-pub(super) fn load(head: &[u8], input: Input<'_>, pool: &Pool) -> Result<Checkpoint, LoadError> {
+pub(super) fn load(
+    head: &[u8],
+    input: Input<'_>,
+    packing: &Packing<'_>,
+) -> Result<Checkpoint, LoadError> {
     let Gguf { metadata, tensors } = Gguf::parse(head, input.len())?;
     let metadata = Metadata(metadata);
     match metadata.text("general.architecture")? {
@@ -33,7 +35,7 @@ pub(super) fn load(head: &[u8], input: Input<'_>, pool: &Pool) -> Result<Checkpo
         }
     }
     let vocabulary = vocabulary::read(&metadata)?;
-    let mut tensors = Tensors::new(tensors, input, "llama", pool);
+    let mut tensors = Tensors::new(tensors, input, "llama", packing);
     let config = llama::config(&metadata, &mut tensors, vocabulary.tokens.len())?;
     let quantisation = tensors.commonest_type().to_owned();
     Ok(Checkpoint {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tinygpt_kernels::{Matrix, Pool};
+use tinygpt_kernels::Matrix;
 
 use super::container::Tensor;
 use crate::model::load::ggml::{self, GgmlType};
 use crate::model::load::input::Input;
-use crate::model::load::{Linear, LoadError, Norm};
+use crate::model::load::{Linear, LoadError, Norm, Packing};
 
 /// The tensors that have not been used yet.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Tensors<'a> {
     unused: BTreeMap<&'a str, Tensor>,
     input: Input<'a>,
     architecture: &'static str,
-    pool: &'a Pool,
+    packing: &'a Packing<'a>,
 }
 
 impl<'a> Tensors<'a> {
@@ -23,9 +23,9 @@ impl<'a> Tensors<'a> {
         unused: BTreeMap<&'a str, Tensor>,
         input: Input<'a>,
         architecture: &'static str,
-        pool: &'a Pool,
+        packing: &'a Packing<'a>,
     ) -> Self {
-        Self { unused, input, architecture, pool }
+        Self { unused, input, architecture, packing }
     }
 
     pub(super) fn contains(&self, name: &str) -> bool {
@@ -47,7 +47,7 @@ impl<'a> Tensors<'a> {
         let Tensor { dtype, range, .. } = self.take(name, &[n, k])?;
         let format = dtype.format().ok_or_else(|| unreadable(name, dtype))?;
         let row = range.len() / n;
-        Matrix::build(self.pool, n, k, format, |rows, tile| {
+        self.packing.matrix(n, k, format, |rows, tile| {
             let bytes = range.start + rows.start * row..range.start + rows.end * row;
             ggml::fill(dtype, &self.input.read(bytes)?, tile);
             Ok(())

@@ -22,7 +22,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use tinygpt_kernels::{Code, Format, Matrix, Pool};
+use tinygpt_kernels::{Code, Format, Matrix};
 
 use self::body::{BLOCK, Body, Elements, Place, array, nibble, scale};
 use self::header::{Entry, Header};
@@ -30,7 +30,8 @@ use super::canon::Canon;
 use super::cursor::Cursor;
 use super::input::Input;
 use super::{
-    Checkpoint, GptBlock, GptConfig, GptWeights, Linear, LoadError, Norm, Vocabulary, Weights,
+    Checkpoint, GptBlock, GptConfig, GptWeights, Linear, LoadError, Norm, Packing, Vocabulary,
+    Weights,
 };
 
 /// First four bytes of a `.tinygpt` file.
@@ -41,7 +42,11 @@ const OUTER: u64 = 4;
 const PER_BLOCK: u64 = 16;
 
 /// Reads a file that begins with `head`.
-pub(super) fn load(head: &[u8], input: Input<'_>, pool: &Pool) -> Result<Checkpoint, LoadError> {
+pub(super) fn load(
+    head: &[u8],
+    input: Input<'_>,
+    packing: &Packing<'_>,
+) -> Result<Checkpoint, LoadError> {
     let mut cursor = Cursor::head(head, input.len());
     cursor.take(4, "the magic number")?;
     let header = read_header(&mut cursor)?;
@@ -52,7 +57,7 @@ pub(super) fn load(head: &[u8], input: Input<'_>, pool: &Pool) -> Result<Checkpo
     let manifest = header.manifest.as_deref().unwrap_or_default();
     check_count(&config, manifest)?;
     let (body, places) = Body::new(input, cursor.at(), layout, manifest)?;
-    let tensors = Tensors::new(body, manifest, &places, pool)?;
+    let tensors = Tensors::new(body, manifest, &places, packing)?;
     checkpoint(config, &tensors)
 }
 
@@ -159,7 +164,7 @@ fn block(config: &GptConfig, tensors: &Tensors<'_>, layer: usize) -> Result<GptB
 struct Tensors<'a> {
     body: Body<'a>,
     by_name: BTreeMap<&'a str, (&'a [u64], Place)>,
-    pool: &'a Pool,
+    packing: &'a Packing<'a>,
 }
 
 impl<'a> Tensors<'a> {
@@ -167,7 +172,7 @@ impl<'a> Tensors<'a> {
         body: Body<'a>,
         manifest: &'a [Entry],
         places: &[Place],
-        pool: &'a Pool,
+        packing: &'a Packing<'a>,
     ) -> Result<Self, LoadError> {
         let mut by_name = BTreeMap::new();
         for (entry, place) in manifest.iter().zip(places) {
@@ -175,7 +180,7 @@ impl<'a> Tensors<'a> {
                 return Err(LoadError::Duplicate { what: "tensor", name: entry.name.clone() });
             }
         }
-        Ok(Self { body, by_name, pool })
+        Ok(Self { body, by_name, packing })
     }
 
     fn place(&self, name: &str, shape: &[usize]) -> Result<Place, LoadError> {
@@ -231,7 +236,7 @@ impl<'a> Tensors<'a> {
     ) -> Result<Matrix, LoadError> {
         let half = matches!(elements, Elements::F16(_));
         let format = if half { Format::F16 } else { Format::F32 };
-        Matrix::build(self.pool, n, k, format, |rows, tile| {
+        self.packing.matrix(n, k, format, |rows, tile| {
             match elements {
                 Elements::F16(bytes) => tile.f16(&gather(&rows, k, |row, column| {
                     u16::from_le_bytes(array(bytes, stored(row, column)))
@@ -252,7 +257,7 @@ impl<'a> Tensors<'a> {
     ) -> Result<Matrix, LoadError> {
         let code = Code { bits: 4, zero: 8 };
         let format = Format::Affine { code, group: BLOCK, min: false };
-        Matrix::build(self.pool, n, k, format, |rows, tile| {
+        self.packing.matrix(n, k, format, |rows, tile| {
             let elements = rows.start * k..rows.end * k;
             let blocks = elements.start / BLOCK..elements.end / BLOCK;
             let q: Vec<i8> = elements.map(|index| nibble(values, index)).collect();

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tinygpt_kernels::Pool;
 
 use super::*;
 use crate::model::load::{BUILTIN, load};

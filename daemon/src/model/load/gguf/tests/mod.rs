@@ -15,7 +15,7 @@ use tinygpt_kernels::{Convention, Matrix, Pool};
 use self::file::{File, array, flag, float, llama, meta, number, raw_string, text};
 use super::container::Gguf;
 use crate::model::load::{
-    Checkpoint, LlamaConfig, LoadError, Vocabulary, Weights, load, load_file,
+    Checkpoint, LlamaConfig, LoadError, Packing, Vocabulary, Weights, load, load_file,
 };
 
 fn read(bytes: &[u8]) -> Result<Checkpoint, LoadError> {
@@ -94,7 +94,8 @@ fn a_file_gives_the_weights_that_memory_gives() {
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(&bytes, 0).unwrap();
     let pool = Pool::new(NonZeroUsize::MIN);
-    let [ours, theirs] = [load_file(&file, &pool), load(&bytes, &pool)].map(Result::unwrap);
+    let [ours, theirs] =
+        [load_file(&file, &Packing::new(&pool)), load(&bytes, &pool)].map(Result::unwrap);
     assert_eq!(ours.vocabulary, theirs.vocabulary);
     let [ours, theirs] = [&ours.weights, &theirs.weights];
     assert_eq!(ours.vectors(), theirs.vectors());
