@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tinygpt_client::connect::Connection;
 use tinygpt_client::ready::{self, Readiness};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Status;
 
 use crate::failure::{Failure, reason, retry_delay};
@@ -19,16 +19,37 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Makes a call, again and again as long as the daemon answers that its model is being loaded.
 ///
 /// A socket that launchd or systemd holds accepts at once, long before the daemon can serve.
+///
+/// The call is told how much time it has: what is left of the user's, if the user set a limit.
 pub(crate) async fn while_loading<T>(
     connection: &Connection,
     session: &Session,
-    mut call: impl AsyncFnMut() -> Result<T, Status>,
+    call: impl AsyncFnMut(Option<Duration>) -> Result<T, Status>,
 ) -> Result<T, Status> {
     let end = Instant::now() + session.timeout.unwrap_or(LOADING);
+    match session.timeout {
+        None => again(connection, session, end, call).await,
+        Some(limit) => timeout_at(end, again(connection, session, end, call))
+            .await
+            .unwrap_or_else(|_| Err(Status::deadline_exceeded(overdue(limit)))),
+    }
+}
+
+fn overdue(limit: Duration) -> String {
+    format!("no answer within {limit:?}: the model was still loading")
+}
+
+async fn again<T>(
+    connection: &Connection,
+    session: &Session,
+    end: Instant,
+    mut call: impl AsyncFnMut(Option<Duration>) -> Result<T, Status>,
+) -> Result<T, Status> {
     let mut watch_health = true;
     let mut told = false;
     loop {
-        let status = match call().await {
+        let left = session.timeout.map(|_| end.saturating_duration_since(Instant::now()));
+        let status = match call(left).await {
             Err(status) if is(&status, "MODEL_LOADING") && Instant::now() < end => status,
             answer => return answer,
         };

@@ -118,8 +118,9 @@ pub(crate) async fn generate(
     session: &Session,
     viewer: &mut impl Viewer,
 ) -> Result<Generation, Failure> {
-    let call = async || {
-        let response = connection.inference().sample(session.request(request.clone())?).await?;
+    let call = async |left| {
+        let request = session.request_within(request.clone(), left)?;
+        let response = connection.inference().sample(request).await?;
         Ok(session.accept(response))
     };
     let stream = patience::while_loading(connection, session, call).await?;

@@ -39,7 +39,10 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
         ..Default::default()
     };
     let connection = session.connect().await?;
-    let call = async || connection.inference().score(session.request(request.clone())?).await;
+    let call = async |left| {
+        let request = session.request_within(request.clone(), left)?;
+        connection.inference().score(request).await
+    };
     let response = session.accept(patience::while_loading(&connection, session, call).await?);
     if session.json {
         render::json(&report(&response))?;

@@ -120,6 +120,15 @@ impl Session {
     /// A request that carries the deadline. What is too large for one message is refused here: in
     /// the middle of sending there are no words left for it.
     pub(crate) fn request<T: Message>(&self, message: T) -> Result<tonic::Request<T>, Status> {
+        self.request_within(message, self.timeout)
+    }
+
+    /// The same with a time of its own, if there is a limit.
+    pub(crate) fn request_within<T: Message>(
+        &self,
+        message: T,
+        limit: Option<Duration>,
+    ) -> Result<tonic::Request<T>, Status> {
         let bytes = message.encoded_len();
         if bytes > MAX_MESSAGE_BYTES {
             return Err(Status::invalid_argument(format!(
@@ -129,8 +138,8 @@ impl Session {
             )));
         }
         let mut request = tonic::Request::new(message);
-        if let Some(timeout) = self.timeout {
-            request.set_timeout(timeout);
+        if let Some(limit) = limit {
+            request.set_timeout(limit);
         }
         Ok(request)
     }

@@ -60,8 +60,9 @@ async fn warm(
     session: &Session,
     viewer: &mut impl Viewer,
 ) -> Result<Generation, Failure> {
-    let call = async || {
-        let response = connection.inference().warm(session.request(request.clone())?).await?;
+    let call = async |left| {
+        let request = session.request_within(request.clone(), left)?;
+        let response = connection.inference().warm(request).await?;
         Ok(session.accept(response))
     };
     let stream = patience::while_loading(connection, session, call).await?;

@@ -180,8 +180,12 @@ fn a_daemon_that_loads_is_asked_again() {
 #[test]
 fn a_daemon_that_loads_for_too_long_is_given_up() {
     let (_folder, socket) = serve(Oddity::Loading(u32::MAX.into()));
+    let asked = std::time::Instant::now();
     let output = sample(&socket, &["--timeout", "0.3"]);
-    assert_eq!(output.status.code(), Some(Exit::Unavailable.code().into()), "{}", stderr(&output));
+    let took = asked.elapsed().as_secs_f64();
+    assert_eq!(output.status.code(), Some(Exit::Deadline.code().into()), "{}", stderr(&output));
+    assert!((0.3..2.0).contains(&took), "{took} s");
+    assert!(stderr(&output).contains("still loading"), "{}", stderr(&output));
 }
 
 #[test]

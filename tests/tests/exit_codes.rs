@@ -4,8 +4,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use tinygpt_tests::process::{Home, Started, ended};
+use tinygpt_tests::process::{Home, Started, ended, until};
 
 #[tokio::test]
 async fn asked_to_end_it_ends_with_0_and_takes_its_socket_along() {
@@ -132,4 +133,17 @@ fn a_model_that_cannot_be_loaded_ends_it_while_another_one_loads() {
     let (code, said) = ended(home.daemon().args(["--model", &slow, "--model", &missing]));
     assert_eq!(code, 69, "{said}");
     assert!(said.contains("missing.gguf"), "{said}");
+}
+
+#[test]
+fn a_model_that_is_never_read_to_its_end_keeps_no_daemon_from_ending() {
+    let home = Home::new();
+    let pipe = home.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let slow = format!("slow={}", pipe.display());
+    let mut daemon = Started::new(home.daemon().args(["--grace", "1s", "--model", &slow]));
+    until("it answers", || home.run(&["status"]).code == 0);
+    let asked = Instant::now();
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
 }

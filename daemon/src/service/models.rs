@@ -130,6 +130,13 @@ impl Models {
         self.slots.iter().for_each(|slot| slot.engine.drain(deadline));
     }
 
+    /// Whether every engine that has not ended loads a model.
+    pub fn only_load(&self) -> bool {
+        let waits =
+            |slot: &Slot| slot.is_loading() || matches!(slot.readiness(), Readiness::Stopped);
+        self.slots.iter().all(waits)
+    }
+
     /// Returns when every engine has ended.
     pub async fn ended(&self) {
         for slot in &*self.slots {

@@ -23,6 +23,9 @@ const DOMAIN: &str = "tinygpt";
 /// When to try again what may soon work.
 const SOON: Duration = Duration::from_secs(1);
 
+/// Most bytes of a message, and of each of its parts for programs.
+const LONGEST: usize = 1024;
+
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -344,20 +347,42 @@ fn class_of(failure: &Failure) -> (Code, &'static str, Option<Duration>) {
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let (code, reason, retry) = refusal.class();
-        let metadata = refusal.metadata().into_iter().map(|(key, value)| (key.to_owned(), value));
+        let metadata = refusal.metadata().into_iter();
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), shortened(value)));
         let mut details =
             ErrorDetails::with_error_info(reason, DOMAIN, metadata.collect::<HashMap<_, _>>());
         if retry.is_some() {
             details.set_retry_info(retry);
         }
-        Status::with_error_details(code, refusal.to_string(), details)
+        Status::with_error_details(code, shortened(refusal.to_string()), details)
     }
+}
+
+/// What a caller said comes back with a refusal; headers that are too long would end its
+/// connection and everything else on it.
+fn shortened(mut told: String) -> String {
+    if told.len() > LONGEST {
+        told.truncate(told.floor_char_boundary(LONGEST));
+        told.push_str(" ..");
+    }
+    told
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_caller_said_comes_back_in_part_when_it_is_long() {
+        let name = "\u{e4}".repeat(50_000);
+        let status = Status::from(Refusal::UnknownModel { name, known: "m".into() });
+        assert_eq!(status.code(), Code::NotFound);
+        assert!(status.message().ends_with("\u{e4} .."), "{}", status.message().len());
+        let info = status.get_details_error_info().unwrap();
+        let told = info.metadata.values().map(String::len).sum::<usize>() + status.message().len();
+        assert!(told < 3_000, "{told} bytes");
+    }
 
     #[test]
     fn a_refusal_tells_people_the_numbers_and_programs_the_reason() {

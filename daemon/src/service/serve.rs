@@ -150,14 +150,28 @@ impl Daemon {
         let patience = if ended == Ended::Drained { FOREVER } else { limits.grace };
         self.models.drain(Instant::now() + patience);
         tokio::select! {
-            () = self.models.ended() => {}
+            () = self.engines_end(limits.grace) => {}
             // Whoever asked for patience is overruled by whoever has none.
             () = shutdown, if ended != Ended::Shutdown => {
                 self.models.drain(Instant::now() + limits.grace);
-                self.models.ended().await;
+                self.engines_end(limits.grace).await;
             }
         }
         ended
+    }
+
+    /// Returns when every engine has ended; after `grace`, those that load a model are not waited
+    /// for. They run nothing, and reading a pipe or a dead mount may take for ever.
+    async fn engines_end(&self, grace: Duration) {
+        let only_load = async {
+            sleep(grace).await;
+            let mut changes = self.models.changes();
+            while !self.models.only_load() && changes.changed().await.is_ok() {}
+        };
+        tokio::select! {
+            () = self.models.ended() => {}
+            () = only_load => {}
+        }
     }
 
     /// Returns when nobody has asked anything for `limit`. Idleness begins when every model is
