@@ -60,7 +60,8 @@ pub enum Wish {
 impl Wish {
     /// Generating, with a seed whether the client named one or not.
     pub fn sample(mut sampling: wire::Sampling) -> Self {
-        sampling.seed.get_or_insert_with(|| RandomState::new().build_hasher().finish());
+        // JSON's numbers are exact below 2^53 everywhere; a seed is told to be given back.
+        sampling.seed.get_or_insert_with(|| RandomState::new().build_hasher().finish() >> 11);
         Self::Sample { sampling: Box::new(sampling) }
     }
 }
