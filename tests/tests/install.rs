@@ -1,6 +1,7 @@
 //! `tinygptd install` where something is in its way.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[cfg(target_os = "linux")]
 use std::fs;
 use std::process::Command;
 

@@ -29,7 +29,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Whether there are minima.
+    /// Whether there are minima; instantiations for AVX2 differ in that.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn have_mins(&self) -> bool {
         match self {
