@@ -63,6 +63,22 @@ fn status_tells_when_the_cache_directory_is_not_there_any_more() {
 }
 
 #[test]
+fn a_removal_that_finds_another_cache_directory_fails_and_forgets_what_memory_held() {
+    let (home, _daemon, key) = warmed(300);
+    let _ = home.run(&["warm", "--no-persist", "--prompt", &long(200)]).ok();
+    fs::rename(home.path("cache"), home.path("away")).unwrap();
+    for target in [&key[..], "--all"] {
+        let answer = home.run(&["cache", "rm", target]);
+        answer.failed(Exit::Refused, "is no longer this daemon's");
+    }
+    for prompt in [long(300), long(200)] {
+        let cold = ["sample", "-n", "0", "--cache-policy", "read-only", "--prompt", &prompt];
+        assert_eq!(json(&home, &cold)["verdict"], "COLD");
+    }
+    assert!(!home.path("cache").exists());
+}
+
+#[test]
 fn status_tells_by_how_much_the_disk_is_too_full() {
     let home = Home::new();
     let _daemon = home.serve(&["--free-floor", "8388608TiB"]);

@@ -90,6 +90,35 @@ fn nothing_below_the_service_is_asynchronous() {
     assert!(asynchronous.is_empty(), "async below the service: {asynchronous:?}");
 }
 
+/// A change that does not ask whether the directory is still ours may hit another daemon's files.
+#[test]
+fn only_the_home_of_the_cache_changes_files_in_it() {
+    let changes = [
+        "fs::create_dir",
+        "fs::create_dir_all",
+        "fs::hard_link",
+        "fs::remove_dir",
+        "fs::remove_dir_all",
+        "fs::remove_file",
+        "fs::rename",
+        "fs::write",
+        "File::create",
+        "OpenOptions::new",
+        "directory::make",
+    ];
+    let changed = |file: &str| {
+        let paths = Reading::of_file(&root().join("daemon/src/store").join(file)).paths;
+        paths.iter().filter(|path| changes.iter().any(|change| path.ends_with(change))).count()
+    };
+    assert!(changed("home.rs") >= 5, "the reader sees changes");
+    let found = breaches(|module, path| {
+        module.name == "store" && changes.iter().any(|change| path.ends_with(change))
+    });
+    let elsewhere: Vec<_> =
+        found.iter().filter(|breach| !breach.contains("store/home.rs")).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:#?}");
+}
+
 #[test]
 fn the_reader_sees_every_way_to_name_a_path() {
     let source = "

@@ -182,6 +182,15 @@ pub enum Refusal {
         /// How many.
         files: Count,
     },
+    /// What the disk holds could not be removed, for it is no longer this daemon's to change.
+    #[error(
+        "the cache directory {dir} was moved, removed or replaced and is no longer this daemon's: \
+         cache files were forgotten and none were removed"
+    )]
+    CacheMoved {
+        /// Where it was.
+        dir: String,
+    },
     /// A log filter that cannot be read.
     #[error("cannot use the log filter {filter:?}: {why}")]
     LogFilter {
@@ -256,7 +265,9 @@ impl Refusal {
             Self::UnknownKey { .. } => (Code::NotFound, "UNKNOWN_KEY", None),
             Self::AmbiguousKey { .. } => (Code::InvalidArgument, "AMBIGUOUS_KEY", None),
             Self::Damaged { .. } => (Code::DataLoss, "DAMAGED", None),
-            Self::NotRemoved { .. } => (Code::FailedPrecondition, "NOT_REMOVED", None),
+            Self::NotRemoved { .. } | Self::CacheMoved { .. } => {
+                (Code::FailedPrecondition, "NOT_REMOVED", None)
+            }
             Self::LogFilter { .. } => (Code::InvalidArgument, "LOG_FILTER", None),
         }
     }
@@ -311,6 +322,7 @@ impl Refusal {
                 vec![("damaged", number(damaged)), ("checked", number(checked))]
             }
             Self::NotRemoved { files } => vec![("files", number(files))],
+            Self::CacheMoved { dir } => vec![("cache_dir", dir.clone())],
             Self::LogFilter { filter, .. } => vec![("asked", filter.clone())],
             Self::NoPrompt | Self::Tokenizer(_) => Vec::new(),
         }

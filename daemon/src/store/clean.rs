@@ -28,14 +28,11 @@ pub struct Collected {
 }
 
 impl Collected {
-    fn take(&mut self, path: &Path) {
+    fn take(&mut self, shared: &Shared, path: &Path) {
         let bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
-        match fs::remove_file(path) {
-            Ok(()) => (self.files, self.bytes) = (self.files + 1, self.bytes + bytes),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a file");
-                self.kept += 1;
-            }
+        match shared.unlink(path) {
+            true => (self.files, self.bytes) = (self.files + 1, self.bytes + bytes),
+            false => self.kept += 1,
         }
     }
 }
@@ -58,7 +55,7 @@ impl Shared {
             } else if let Some(key) = parse_side_name(text) {
                 self.enter_side(key, &entry);
             } else if text.ends_with(TEMPORARY) {
-                Collected::default().take(&entry.path());
+                self.sweep(&entry.path());
             }
         }
         Ok(())
@@ -81,8 +78,7 @@ impl Shared {
             }
         }
         if names.is_empty() {
-            // It stays when something is in it that is not ours.
-            let _ = fs::remove_dir(dir);
+            self.sweep_dir(dir);
         }
         let mut catalogue = self.catalogue();
         names.into_iter().for_each(|name| _ = catalogue.add(family, name));
@@ -92,7 +88,7 @@ impl Shared {
     fn enter_other(&self, entry: &DirEntry) {
         let name = entry.file_name();
         if ends_with(&name, TEMPORARY) {
-            Collected::default().take(&entry.path());
+            self.sweep(&entry.path());
         } else if ends_with(&name, QUARANTINED) {
             let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
             self.catalogue().bad.insert(entry.path(), bytes);
@@ -124,7 +120,7 @@ impl Shared {
     pub(super) fn drop_fields(&self, family: ShortKey) {
         // One that cannot be removed tells no more than hashes, and is tried again at the next
         // start.
-        let _ = fs::remove_file(self.fields_path(family));
+        self.sweep(&self.fields_path(family));
         self.catalogue().shelf_mut(family).has_fields_file = false;
     }
 
@@ -138,7 +134,7 @@ impl Shared {
             if other && name != VERSION_DIR {
                 tracing::info!(path = %entry.path().display(), "removing another format version");
                 // Whatever stays is tried again at the next start.
-                let _ = fs::remove_dir_all(entry.path());
+                let _ = self.home.permit().map(|permit| permit.remove_tree(&entry.path()));
             }
         }
     }
@@ -194,11 +190,10 @@ impl Shared {
             let name = entry.file_name();
             let useless = ends_with(&name, TEMPORARY) || ends_with(&name, QUARANTINED);
             if useless || (all && self.is_unknown(family, &name)) {
-                collected.take(&entry.path());
+                collected.take(self, &entry.path());
             }
         }
-        // Fails, as it should, while there are files.
-        let _ = fs::remove_dir(dir);
+        self.sweep_dir(&dir);
         collected
     }
 

@@ -7,7 +7,6 @@
 //! that has it before it gives the name away.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
@@ -29,24 +28,20 @@ impl Shared {
     /// Unlinks a file and forgets it; a family's last one takes its directory along.
     pub(super) fn discard(&self, id: FileId, farewell: Farewell) {
         let Some(leaving) = self.leave(id, farewell) else { return };
-        let path = leaving.path();
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot unlink a cache file");
-                self.tally.kept.add(1);
-            }
-            _ => {}
-        }
+        self.unlink(&leaving.path());
         let family = leaving.family;
         drop(leaving);
         if self.catalogue().shelf_mut(family).is_empty() {
-            // Fails, as it should, while something is in it that the catalogue does not know.
-            let _ = fs::remove_dir(self.dir(family));
+            self.sweep_dir(&self.dir(family));
         }
     }
 
-    /// Sets a damaged file aside, so that it is never tried again.
+    /// Sets a damaged file aside, so that it is never tried again. One in a directory that is not
+    /// ours any more is somebody else's.
     pub(super) fn quarantine(&self, id: FileId, damage: &Damage) {
+        if self.expect_home().is_err() {
+            return self.catalogue().forget(id, Farewell::Gone);
+        }
         let Some(leaving) = self.leave(id, Farewell::Quarantined) else { return };
         let path = leaving.path();
         tracing::warn!(path = %path.display(), %damage, "a damaged cache file is set aside");
@@ -83,10 +78,10 @@ impl Leaving<'_> {
         let path = self.path();
         let aside = path.with_added_extension(&QUARANTINED[1..]);
         let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-        match fs::rename(&path, &aside) {
-            Ok(()) => _ = self.shared.catalogue().bad.insert(aside, bytes),
+        match self.shared.home.permit().map(|permit| permit.rename(&path, &aside)) {
+            Ok(Ok(())) => _ = self.shared.catalogue().bad.insert(aside, bytes),
             // It must not be tried again; whether it is kept matters less.
-            Err(_) => _ = fs::remove_file(&path),
+            _ => self.shared.sweep(&path),
         }
     }
 }

@@ -21,6 +21,7 @@
 //! * the writer's thread alone creates and evicts files; damaged ones are set aside, and ones whose
 //!   blocks all lie in others unlinked, by whoever finds them; no name is given to a file while
 //!   another thread takes it from one;
+//! * whatever changes a file holds a permit of `home`, given while the directory is the locked one;
 //! * nothing on the disk is believed: the formats (`docs/format.md`) have one way to write each
 //!   thing, and readers check every byte of it before anyone sees it.
 
@@ -51,6 +52,7 @@ mod leave;
 mod remove;
 mod room;
 mod side;
+mod vanished;
 
 // Looking after it.
 mod clean;

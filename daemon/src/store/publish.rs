@@ -4,14 +4,15 @@
 //! leaves is a temporary file, which the next start removes, or, when nobody synced, a file whose
 //! bytes did not reach the disk, which fails its checksum.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalogue::{Farewell, FileId};
 use super::contents::{Contents, Found};
+use super::home::Moved;
 use super::mappings::Mapping;
 use super::name::{Name, TEMPORARY};
 use super::segment::Header;
@@ -20,7 +21,6 @@ use super::shelf::Precedence;
 use super::{Family, fields, record};
 use crate::kv::block::Block;
 use crate::kv::key::ShortKey;
-use crate::sys::directory;
 use crate::sys::mmap::Map;
 
 /// Why something was not written.
@@ -28,8 +28,8 @@ use crate::sys::mmap::Map;
 pub(super) enum Unwritten {
     #[error("writing pauses after the disk was full")]
     Paused,
-    #[error("the cache directory was moved, removed or replaced")]
-    Moved,
+    #[error(transparent)]
+    Moved(#[from] Moved),
     #[error("the store is closing")]
     Closing,
     #[error("the chain has {tokens} tokens, at least {minimum} are kept")]
@@ -150,19 +150,9 @@ impl Shared {
         len: u64,
         sync: bool,
         fill: impl Fn(&File) -> io::Result<()>,
-    ) -> io::Result<File> {
+    ) -> Result<File, Unwritten> {
         let path = self.path(family, name);
-        let written = match self.write_temporary(&path, sync, &fill) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                directory::make(&self.dir(family))?;
-                if sync {
-                    sync_dir(self.root())?;
-                }
-                self.write_temporary(&path, sync, &fill)
-            }
-            done => done,
-        };
-        let file = written?;
+        let file = self.write_temporary(&path, sync, fill)?;
         let replaces = self.take_name(family, name);
         if let Err(error) = self.give_name(&path, len, sync) {
             if replaces {
@@ -180,23 +170,23 @@ impl Shared {
         path: &Path,
         sync: bool,
         fill: impl Fn(&File) -> io::Result<()>,
-    ) -> io::Result<File> {
+    ) -> Result<File, Unwritten> {
         let temporary = temporary(path);
-        let file = create(&temporary)?;
+        let file = self.create(&temporary, sync)?;
         let written = fill(&file).and_then(|()| if sync { file.sync_all() } else { Ok(()) });
-        // What cannot be removed now is removed at the next start.
-        written.inspect_err(|_| _ = fs::remove_file(&temporary))?;
+        written.inspect_err(|_| self.sweep(&temporary))?;
         Ok(file)
     }
 
     /// Gives a written file its name.
-    pub(super) fn give_name(&self, path: &Path, len: u64, sync: bool) -> io::Result<()> {
+    pub(super) fn give_name(&self, path: &Path, len: u64, sync: bool) -> Result<(), Unwritten> {
         let temporary = temporary(path);
-        fs::rename(&temporary, path).inspect_err(|_| _ = fs::remove_file(&temporary))?;
+        let named = self.home.permit()?.rename(&temporary, path);
+        named.inspect_err(|_| self.sweep(&temporary))?;
         self.tally.writes.add(len);
         if sync {
             let dir = path.parent().unwrap_or(self.root());
-            sync_dir(dir).inspect_err(|_| _ = fs::remove_file(path))?;
+            sync_dir(dir).inspect_err(|_| self.sweep(path))?;
         }
         Ok(())
     }
@@ -229,9 +219,4 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
 
 pub(super) fn temporary(path: &Path) -> PathBuf {
     path.with_added_extension(&TEMPORARY[1..])
-}
-
-/// Nobody has ever mapped a temporary file, so one that was left behind may be overwritten.
-pub(super) fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }

@@ -30,6 +30,8 @@ pub struct Removed {
     pub bytes: u64,
     /// Files that could not be removed: they are still on the disk, and a restart finds them.
     pub kept: u64,
+    /// The directory is no longer the one that was locked: what is in it was left alone.
+    pub moved: bool,
 }
 
 impl Shared {
@@ -45,7 +47,8 @@ impl Shared {
             }
             Target::Everything => self.remove_everything(),
         };
-        Removed { kept, ..before.less(self.holdings()) }
+        let moved = self.expect_home().is_err();
+        Removed { kept, moved, ..before.less(self.holdings()) }
     }
 
     fn remove_chain(&self, fingerprint: &Fingerprint, end: &End) {
@@ -117,7 +120,7 @@ impl Removed {
             blocks: self.blocks.saturating_sub(after.blocks),
             records: self.records.saturating_sub(after.records),
             bytes: self.bytes.saturating_sub(after.bytes),
-            kept: 0,
+            ..Self::default()
         }
     }
 }

@@ -65,7 +65,7 @@ impl Shared {
             let over = catalogue.record_bytes() + needed > budget;
             let Some(id) = catalogue.oldest_record().filter(|_| over) else { return Ok(()) };
             drop(catalogue);
-            self.evict(id);
+            self.evict(id)?;
         }
     }
 
@@ -86,9 +86,9 @@ impl Shared {
             let victim = victim(&mut catalogue);
             drop(catalogue);
             match victim {
-                Some(Victim::File(id)) => self.evict(id),
-                Some(Victim::Side(key)) => self.evict_side(key),
-                Some(Victim::Bad(path)) => _ = std::fs::remove_file(path),
+                Some(Victim::File(id)) => self.evict(id)?,
+                Some(Victim::Side(key)) => self.evict_side(key)?,
+                Some(Victim::Bad(path)) => self.sweep(&path),
                 None if waits(*asked_back.get_or_insert_with(|| self.ask_back_files())) => {}
                 None => return Err(no_room),
             }
@@ -127,9 +127,11 @@ impl Shared {
         Ok(())
     }
 
-    fn evict(&self, id: FileId) {
+    fn evict(&self, id: FileId) -> Result<(), Unwritten> {
+        self.expect_home()?;
         self.discard(id, Farewell::Evicted);
         self.tally.evictions.add(1);
+        Ok(())
     }
 
     /// Asks for the segments back that eviction would take next if nobody used them.

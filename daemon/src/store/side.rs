@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::clean::Collected;
 use super::clock::now;
 use super::name::side_name;
-use super::publish::{Unwritten, create, temporary};
+use super::publish::{Unwritten, temporary};
 use super::room::Reservation;
 use super::shared::Shared;
 use crate::kv::key::ShortKey;
@@ -80,6 +79,11 @@ impl Sides {
         true
     }
 
+    /// Takes all files out.
+    pub(super) fn remove_all(&mut self) {
+        self.keys().into_iter().for_each(|key| _ = self.remove(key));
+    }
+
     pub(super) fn keys(&self) -> Vec<ShortKey> {
         self.named.keys().copied().collect()
     }
@@ -134,7 +138,8 @@ impl Shared {
                 catalogue.sides.mapped(key, &map, used);
                 drop(catalogue);
                 // It only orders evictions.
-                let _ = file.set_modified(UNIX_EPOCH + Duration::from_nanos(used));
+                let time = UNIX_EPOCH + Duration::from_nanos(used);
+                let _ = self.home.permit().map(|permit| permit.set_modified(&file, time));
                 Some(map)
             }
             Err(error) => {
@@ -148,18 +153,8 @@ impl Shared {
 
     /// Unlinks a side file. Whether it is gone.
     pub(super) fn drop_side(&self, key: ShortKey) -> bool {
-        if !self.catalogue().sides.remove(key) {
-            return true;
-        }
-        let path = self.side_path(key);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot unlink a side file");
-                self.tally.kept.add(1);
-                false
-            }
-            _ => true,
-        }
+        let taken = self.catalogue().sides.remove(key);
+        !taken || self.unlink(&self.side_path(key))
     }
 
     /// Removes all side files. How many stay.
@@ -186,6 +181,7 @@ impl Shared {
 
     /// Starts a side file, unless it is there.
     pub(super) fn begin_side(&self, side: Side) -> Result<Option<Writing<'_>>, Unwritten> {
+        self.expect_root()?;
         if self.catalogue().sides.named.contains_key(&side.key) {
             return Ok(None);
         }
@@ -193,7 +189,7 @@ impl Shared {
         self.read_all_headers();
         self.keep_side_quota(side.bytes)?;
         let reserved = self.reserve(side.bytes)?;
-        let file = create(&temporary(&self.side_path(side.key)))?;
+        let file = self.create(&temporary(&self.side_path(side.key)), false)?;
         Ok(Some(Writing { shared: self, side, file, _reserved: reserved }))
     }
 
@@ -208,13 +204,15 @@ impl Shared {
             let oldest = catalogue.sides.oldest().filter(|_| needed <= budget);
             drop(catalogue);
             let Some((_, key)) = oldest else { return Err(Unwritten::Budget { needed, budget }) };
-            self.evict_side(key);
+            self.evict_side(key)?;
         }
     }
 
-    pub(super) fn evict_side(&self, key: ShortKey) {
+    pub(super) fn evict_side(&self, key: ShortKey) -> Result<(), Unwritten> {
+        self.expect_home()?;
         self.drop_side(key);
         self.tally.evictions.add(1);
+        Ok(())
     }
 
     /// A side file was not written: it may be later, and what is smaller may fit now.
@@ -247,7 +245,6 @@ impl<'a> Writing<'a> {
 
     fn finish(&self) -> Result<(), Unwritten> {
         let (shared, Side { key, bytes, .. }) = (self.shared, &self.side);
-        shared.expect_home()?;
         shared.give_name(&shared.side_path(*key), *bytes, false)?;
         let mut catalogue = shared.catalogue();
         let used = catalogue.tick();
@@ -258,7 +255,7 @@ impl<'a> Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        // It is not there when the file has its name. Otherwise the next start removes it.
-        let _ = fs::remove_file(temporary(&self.shared.side_path(self.side.key)));
+        // It is not there when the file has its name.
+        self.shared.sweep(&temporary(&self.shared.side_path(self.side.key)));
     }
 }

@@ -17,21 +17,36 @@ use super::{fields, record};
 pub struct Verified {
     /// Files that were read.
     pub files: u64,
-    /// Their bytes.
+    /// Sound segments.
+    pub segments: u64,
+    /// Sound records.
+    pub records: u64,
+    /// Bytes of sound files.
     pub bytes: u64,
+    /// Files that are not there any more.
+    pub gone: u64,
     /// Files that are damaged or unreadable, and what is wrong with each.
     pub bad: Vec<(PathBuf, String)>,
 }
 
 impl Shared {
-    /// Reads every file and compares every checksum. Blocks for as long as that takes.
+    /// Reads every file and compares every checksum. Blocks for as long as that takes. What lies
+    /// in a directory that is not the locked one is not looked at.
     pub(super) fn verify(&self, repair: bool) -> Verified {
         let mut report = Verified::default();
+        if self.expect_home().is_err() {
+            return report;
+        }
         let ids: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         for id in ids {
             // It may have been evicted meanwhile.
             let Some((_, name, path)) = self.locate(id) else { continue };
             let checked = check(&path, name);
+            match (&checked, name) {
+                (Ok(_), Name::Segment { .. }) => report.segments += 1,
+                (Ok(_), Name::Record { .. }) => report.records += 1,
+                (Err(_), _) => {}
+            }
             self.enter_result(&mut report, id, path, checked, repair);
         }
         self.verify_fields(&mut report, repair);
@@ -48,7 +63,7 @@ impl Shared {
     ) {
         match checked {
             Ok(bytes) => report.bytes += bytes,
-            Err(Fault::Gone) => return,
+            Err(Fault::Gone) => return self.enter_gone(report, id, &path),
             Err(fault) => {
                 report.bad.push((path, fault.to_string()));
                 if repair {
@@ -57,6 +72,16 @@ impl Shared {
             }
         }
         report.files += 1;
+    }
+
+    /// Forgets a file that is not there, unless it left by the store's own doing meanwhile, or
+    /// may come back with its directory.
+    fn enter_gone(&self, report: &mut Verified, id: FileId, path: &Path) {
+        if self.expect_home().is_ok() && self.locate(id).is_some() {
+            tracing::warn!(path = %path.display(), "a cache file is not there any more");
+            report.gone += 1;
+            self.report(id, &Fault::Gone);
+        }
     }
 
     fn verify_fields(&self, report: &mut Verified, repair: bool) {

@@ -189,9 +189,10 @@ impl Shared {
         if self.closing.get().is_some_and(|deadline| Instant::now() > *deadline) {
             return Err(Unwritten::Closing);
         }
-        self.expect_home()?;
+        self.expect_root()?;
         self.expect_awake()?;
         self.expect_length(save)?;
+        self.expect_family(save.family.fingerprint.short());
         self.catalogue().declare(save.family.fingerprint, save.family.fields);
         // Nothing is written or evicted before it is known what is there.
         self.read_all_headers();
@@ -288,7 +289,7 @@ impl Shared {
             let mut catalogue = self.catalogue();
             files.iter().for_each(|id| catalogue.set_synced(*id));
         }
-        whole && synced && named
+        whole && synced && named && self.expect_home().is_ok()
     }
 
     fn unsynced(&self, save: &Queued, last: BlockKey) -> (Vec<FileId>, bool) {
@@ -319,7 +320,7 @@ impl Shared {
             _ => {}
         }
         self.tally.dropped_writes.add(1);
-        if matches!(unwritten, Unwritten::Moved) {
+        if matches!(unwritten, Unwritten::Moved(_)) {
             // It was said when it was noticed.
             return;
         }
@@ -336,7 +337,8 @@ impl Shared {
         for (family, name, used) in touched {
             let time = std::time::UNIX_EPOCH + Duration::from_nanos(used);
             // A file that is gone needs no time.
-            let _ = fs::File::open(self.path(family, name)).and_then(|f| f.set_modified(time));
+            let Ok(file) = fs::File::open(self.path(family, name)) else { continue };
+            let _ = self.home.permit().map(|permit| permit.set_modified(&file, time));
         }
     }
 }

@@ -154,7 +154,7 @@ impl Daemon {
                 removed.entries = count(self.entries(peer).await?.len());
                 let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
                 let blocks = self.forget(Removal::All).await?;
-                expect_gone(gone)?;
+                self.expect_gone(gone)?;
                 removed.blocks = count(blocks.max(gone.blocks));
                 removed.disk_bytes = gone.bytes;
             }
@@ -164,9 +164,11 @@ impl Daemon {
                     let entry = self.entry(peer, key).await?;
                     doomed.insert(entry.key.to_string(), entry);
                 }
+                let mut gone = Ok(());
                 for entry in doomed.values() {
-                    self.remove_entry(entry, &mut removed).await?;
+                    gone = gone.and(self.remove_entry(entry, &mut removed).await);
                 }
+                gone?;
             }
             Some(Target::All(false)) | None => {
                 return Err(Refusal::OutOfRange {
@@ -190,7 +192,7 @@ impl Daemon {
         let gone = self.in_store(move |store| store.remove(&fingerprint, &end)).await;
         let gone = gone.unwrap_or_default();
         let blocks = self.forget(Removal::Prompt(entry.end.clone())).await?;
-        expect_gone(gone)?;
+        self.expect_gone(gone)?;
         removed.entries += 1;
         // Blocks in both tiers are the same blocks.
         removed.blocks += count(blocks.max(gone.blocks));
@@ -198,10 +200,18 @@ impl Daemon {
         Ok(())
     }
 
+    /// Whoever asks for prompts to be removed must be told when some are not.
+    fn expect_gone(&self, removed: store::Removed) -> Result<(), Refusal> {
+        match removed {
+            store::Removed { moved: true, .. } => {
+                Err(Refusal::CacheMoved { dir: self.facts.cache_dir() })
+            }
+            store::Removed { kept: 0, .. } => Ok(()),
+            store::Removed { kept, .. } => Err(Refusal::NotRemoved { files: Count(kept) }),
+        }
+    }
+
     async fn verify(&self) -> Result<VerifyResponse, Refusal> {
-        let Some(stats) = self.store.as_ref().map(StoreHandle::stats) else {
-            return Ok(VerifyResponse::default());
-        };
         let verified = self.in_store(|store| store.verify(true)).await.unwrap_or_default();
         if !verified.bad.is_empty() {
             let name = |path: &std::path::Path| {
@@ -215,8 +225,8 @@ impl Daemon {
             });
         }
         Ok(VerifyResponse {
-            segments: count(stats.segments),
-            records: count(stats.records),
+            segments: count(verified.segments),
+            records: count(verified.records),
             bytes: verified.bytes,
         })
     }
@@ -273,12 +283,4 @@ fn wire(entry: &Entry) -> CacheEntry {
 /// The first characters of a text, on one line.
 fn beginning(text: &str) -> String {
     text.chars().take(60).map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// Whoever asks for prompts to be removed must be told when some are not.
-fn expect_gone(removed: store::Removed) -> Result<(), Refusal> {
-    match removed.kept {
-        0 => Ok(()),
-        kept => Err(Refusal::NotRemoved { files: Count(kept) }),
-    }
 }
