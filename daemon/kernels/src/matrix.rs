@@ -11,7 +11,7 @@
 //! 16-bit weights stay 16 bits wide and quantised ones stay integers with scales (and minima) per
 //! group of `k`, packed `[tile][K / group][16]`; the kernel widens them on the way to registers.
 //! The packed copy is the only one: a matrix never looks at its source again, so a model file that
-//! is overwritten in place cannot mix with it. It may be kept in a file of its own ([`kept`]).
+//! is overwritten in place cannot mix with it. It may be kept in a file of its own (`matrix::kept`).
 
 mod buffer;
 mod groups;
