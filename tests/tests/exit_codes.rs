@@ -105,7 +105,7 @@ fn a_model_whose_tokenizer_cannot_be_built_ends_with_69_and_its_name() {
     let home = Home::new();
     let sound = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/gguf/llama3rope-Q4_1.gguf");
     for (truth, lie, why) in
-        [("llama-bpe", "llama-XXX", "llama-XXX"), ("sha ll", "sha+ll", "is not two tokens")]
+        [("llama-bpe", "llama-zzz", "llama-zzz"), ("sha ll", "sha+ll", "is not two tokens")]
     {
         fs::write(home.path("lying.gguf"), replaced(&fs::read(sound).unwrap(), truth, lie))
             .unwrap();

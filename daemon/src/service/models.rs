@@ -20,6 +20,9 @@ use crate::text::{Tokenizer, TokenizerError};
 /// needs not know that it takes a moment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// An engine that runs shows a sign of life more often: a step is a fraction of a second.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
+
 /// The models, the default one first.
 #[derive(Debug, Clone)]
 pub struct Models {
@@ -130,11 +133,15 @@ impl Models {
         self.slots.iter().for_each(|slot| slot.engine.drain(deadline));
     }
 
-    /// Whether every engine that has not ended loads a model.
-    pub fn only_load(&self) -> bool {
-        let waits =
-            |slot: &Slot| slot.is_loading() || matches!(slot.readiness(), Readiness::Stopped);
-        self.slots.iter().all(waits)
+    /// Whether an engine may be running requests: one that reads a model for the first time, or is
+    /// stuck, shows no sign of life. One whose file changed does, until its requests have ended.
+    pub fn any_runs(&self) -> bool {
+        let runs = |slot: &Slot| match slot.readiness() {
+            Readiness::Ready(_) => true,
+            Readiness::Loading | Readiness::Failed(_) => slot.engine.silence() < SIGN_OF_LIFE,
+            Readiness::Stopped => false,
+        };
+        self.slots.iter().any(runs)
     }
 
     /// Returns when every engine has ended.

@@ -35,6 +35,9 @@ use super::{Daemon, health};
 /// by themselves, such as a watch of the health, would otherwise hold the daemon for ever.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// How often engines that do not end are looked at: nothing tells when one gets stuck.
+const GLANCE: Duration = Duration::from_millis(100);
+
 /// How often a silent connection is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -160,17 +163,18 @@ impl Daemon {
         ended
     }
 
-    /// Returns when every engine has ended; after `grace`, those that load a model are not waited
-    /// for. They run nothing, and reading a pipe or a dead mount may take for ever.
+    /// Returns when every engine has ended; after `grace`, those that load a model or are stuck are
+    /// not waited for. Reading a pipe or a dead mount may take for ever.
     async fn engines_end(&self, grace: Duration) {
-        let only_load = async {
+        let none_runs = async {
             sleep(grace).await;
-            let mut changes = self.models.changes();
-            while !self.models.only_load() && changes.changed().await.is_ok() {}
+            while self.models.any_runs() {
+                sleep(GLANCE).await;
+            }
         };
         tokio::select! {
             () = self.models.ended() => {}
-            () = only_load => {}
+            () = none_runs => {}
         }
     }
 
