@@ -49,8 +49,8 @@ impl Decode {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()));
         let machine = Machine { pool, device: Choice::Cpu.open(0).unwrap() };
         let weights = load(file, &machine.pool).unwrap().weights;
+        let layout = Arc::new(Layout::new(Codec::F16, &weights.dimensions().layers));
         let model = machine.assemble(weights, numerics).unwrap();
-        let layout = Arc::new(Layout::new(Codec::F16, &model.layers()));
         let mut slabs = Slabs::new(&layout);
         let mut sequence = || {
             let mut seq = KvSeq::new(Arc::clone(&layout));

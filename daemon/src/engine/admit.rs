@@ -62,15 +62,12 @@ impl Engine {
     }
 
     fn family(&mut self, job: &Job) -> Arc<Family> {
-        let fields = self.loaded.info.fields(job.codec, &job.namespace);
-        let fingerprint = fields.fingerprint();
-        if self.families.len().is_power_of_two() && !self.families.contains_key(&fingerprint) {
+        let family = self.loaded.info.family(job.codec, &job.namespace);
+        let name = family.fingerprint;
+        if self.families.len().is_power_of_two() && !self.families.contains_key(&name) {
             self.forget_families();
         }
-        let layout = self.loaded.info.layout(job.codec);
-        let family = self.families.entry(fingerprint).or_insert_with(|| {
-            let (layout, width) = (Arc::clone(layout), self.loaded.model.width());
-            let family = Family { fingerprint, fields, layout, width };
+        let family = self.families.entry(name).or_insert_with(|| {
             if let Some(store) = &self.store {
                 store.declare(&family);
             }

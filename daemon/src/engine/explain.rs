@@ -54,10 +54,8 @@ impl Engine {
 
     fn inquire(&self, question: Question, reply: mpsc::Sender<Explanation>) -> Inquiry {
         let info = &self.loaded.info;
-        let fields = info.fields(question.codec, &question.namespace);
-        let (fingerprint, layout) = (fields.fingerprint(), info.layout(question.codec));
-        let (layout, width) = (Arc::clone(layout), self.loaded.model.width());
-        let family = Family { fingerprint, fields, layout, width };
+        let family = info.family(question.codec, &question.namespace);
+        let fingerprint = family.fingerprint;
         let keys: Arc<[BlockKey]> = chain(&fingerprint, &question.tokens).into();
         let last = keys.last().copied().unwrap_or_else(|| BlockKey::root(&fingerprint));
         let key = RecordKey::new(&fingerprint, &last, &question.tokens[keys.len() * BLOCK..]);

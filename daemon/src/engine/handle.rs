@@ -15,7 +15,7 @@ use crate::kv::device::Usage;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
 use crate::kv::layout::Layout;
 use crate::model::load::Vocabulary;
-use crate::store::{Glimpse, Restored};
+use crate::store::{Family, Glimpse, Restored};
 
 /// What is known about a loaded model.
 #[derive(Debug)]
@@ -76,6 +76,13 @@ impl ModelInfo {
             namespace: namespace.sub,
             ..self.fields
         }
+    }
+
+    /// Chains with `codec` in `namespace`.
+    pub(super) fn family(&self, codec: Codec, namespace: &Namespace) -> Family {
+        let fields = self.fields(codec, namespace);
+        let layout = Arc::clone(self.layout(codec));
+        Family { fingerprint: fields.fingerprint(), fields, layout, width: self.width }
     }
 
     /// What a token would take under the default codec if every query head had KV of its own.

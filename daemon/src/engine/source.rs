@@ -20,7 +20,7 @@ use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
 use crate::model::identity::{self, Stamp};
 use crate::model::load::{Checkpoint, LoadError, Packing, Unkept, Weights};
-use crate::model::{Machine, Model, Numerics, load};
+use crate::model::{Dimensions, Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
 
 /// How long a changed file must have been left alone before it is read again.
@@ -245,9 +245,9 @@ impl Source {
         let weights = &checkpoint.weights;
         let weight_bytes = total(weights, Matrix::bytes, size_of::<f32>());
         let parameters = total(weights, |matrix| matrix.n() * matrix.k(), 1);
+        let Dimensions { width, heads, vocab, context, layers } = weights.dimensions();
         let model = machine.assemble(checkpoint.weights, self.numerics);
         let model = model.map_err(|error| SourceError::Place { name: self.name.clone(), error })?;
-        let layers = model.layers();
         let layouts = Codec::ALL.map(|codec| Arc::new(Layout::new(codec, &layers))).to_vec();
         let info = ModelInfo {
             name: self.name.clone(),
@@ -256,14 +256,14 @@ impl Source {
             format: checkpoint.format,
             architecture: checkpoint.architecture,
             quantisation: checkpoint.quantisation,
-            context: model.context(),
-            vocab: model.vocab(),
+            context,
+            vocab,
             file_bytes: file.bytes,
             weight_bytes,
             parameters,
             load: started.elapsed(),
-            width: model.width(),
-            heads: model.heads(),
+            width,
+            heads,
             vocabulary: checkpoint.vocabulary,
             layouts,
             fields,

@@ -67,7 +67,7 @@ impl Engine {
             Ok(computed) => computed,
             Err(error) => return self.fail_all(&members, error),
         };
-        let (width, vocab) = (self.loaded.model.width(), self.loaded.model.vocab());
+        let (width, vocab) = (self.loaded.info.width, self.loaded.info.vocab);
         let mut first = 0;
         for ((at, rows), slice) in members.iter().zip(&batch.slices) {
             let count = batch.wanted.iter().filter(|row| slice.contains(row)).count();

@@ -16,7 +16,7 @@ use tinygpt_kernels::{Matrix, Rope};
 
 use super::Batch;
 use super::host::Buffer;
-use super::load::{Linear, Norm};
+use super::load::{Attention, Linear, Norm};
 use crate::kv::device::{DeviceError, Tier};
 use crate::kv::seq::KvSeq;
 
@@ -76,7 +76,17 @@ pub trait Executor: Debug {
     fn input<'e>(&'e self, x: Self::Rows<'e>) -> Self::Input<'e>;
 
     /// `x [T][K] · Wᵀ + b`: `[T][N]`.
-    fn linear<'e>(&'e self, x: &Self::Input<'e>, layer: &LinearOf<Self>) -> Self::Rows<'e>;
+    fn multiply<'e>(
+        &'e self,
+        x: &Self::Input<'e>,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+    ) -> Self::Rows<'e>;
+
+    /// The same for a layer.
+    fn linear<'e>(&'e self, x: &Self::Input<'e>, layer: &LinearOf<Self>) -> Self::Rows<'e> {
+        self.multiply(x, &layer.weight, layer.bias.as_ref())
+    }
 
     /// The products of the same rows.
     fn linears<'e, const P: usize>(
@@ -97,9 +107,6 @@ pub trait Executor: Debug {
         let [gate, up] = self.linears(x, [gate, up]);
         self.silu_mul(&gate, &up)
     }
-
-    /// `x [T][K] · Wᵀ` for a bare matrix: `[T][N]`.
-    fn product<'e>(&'e self, x: &Self::Input<'e>, weight: &Self::Matrix) -> Self::Rows<'e>;
 
     /// `x += y`, both `[T][N]`.
     fn add<'e>(&'e self, x: &mut Self::Rows<'e>, y: &Self::Rows<'e>);
@@ -150,6 +157,19 @@ pub trait Executor: Debug {
     /// When one could not be computed.
     fn download<'e>(&'e self, x: Self::Rows<'e>) -> Result<Buffer<'e>, DeviceError>;
 
+    /// The numbers of `hidden [T][width] · Wᵀ`, which was computed before.
+    ///
+    /// # Errors
+    /// As for [`download`](Self::download).
+    fn logits(
+        &self,
+        hidden: &[f32],
+        width: usize,
+        head: &Self::Matrix,
+    ) -> Result<Buffer<'_>, DeviceError> {
+        self.download(self.multiply(&self.input(self.upload(hidden, width)), head, None))
+    }
+
     /// Ends a pass over `batch`: the numbers of its wanted rows `x`, and in `kv` the rows of all
     /// layers.
     ///
@@ -184,6 +204,26 @@ impl Norm {
             weight: executor.vector(self.weight)?,
             bias: self.bias.map(|bias| executor.vector(bias)).transpose()?,
         })
+    }
+}
+
+impl Attention {
+    /// The same weights, where `executor` keeps them.
+    pub(super) fn place<E: Executor>(
+        self,
+        executor: &E,
+    ) -> Result<Attention<E::Matrix, E::Vector>, DeviceError> {
+        Ok(Attention {
+            norm: self.norm.place(executor)?,
+            q: self.q.place(executor)?,
+            k: self.k.place(executor)?,
+            v: self.v.place(executor)?,
+            o: self.o.place(executor)?,
+        })
+    }
+
+    pub(super) fn linears(&self) -> [&Linear; 4] {
+        [&self.q, &self.k, &self.v, &self.o]
     }
 }
 

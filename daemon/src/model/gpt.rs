@@ -5,8 +5,8 @@ use tinygpt_kernels::Matrix;
 
 use super::executor::{Executor, positions};
 use super::host::Buffer;
-use super::load::{GptBlock, GptWeights, Linear, Norm};
-use super::{Batch, Model};
+use super::load::{GptBlock, GptConfig, GptWeights, Linear, Norm};
+use super::{Batch, Dimensions, Model};
 use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -36,12 +36,13 @@ impl<E: Executor> Gpt<E> {
     ) {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
-        let input = e.input(e.norm(x, &block.norm1, config.eps));
-        let [q, k, v] = e.linears(&input, [&block.q, &block.k, &block.v]);
+        let attention = &block.attention;
+        let input = e.input(e.norm(x, &attention.norm, config.eps));
+        let [q, k, v] = e.linears(&input, [&attention.q, &attention.k, &attention.v]);
         let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        e.add(x, &e.linear(&e.input(attended), &block.o));
+        e.add(x, &e.linear(&e.input(attended), &attention.o));
 
-        let input = e.input(e.norm(x, &block.norm2, config.eps));
+        let input = e.input(e.norm(x, &block.norm, config.eps));
         let mut inner = e.linear(&input, &block.fc_in);
         e.gelu(&mut inner);
         e.add(x, &e.linear(&e.input(inner), &block.fc_out));
@@ -67,6 +68,14 @@ impl GptWeights {
         })
     }
 
+    pub(super) fn dimensions(&self) -> Dimensions {
+        let GptConfig { width, heads, vocab, context, .. } = self.config;
+        let dim = width / heads;
+        let shape = LayerShape { kv_heads: heads, k_dim: dim, v_dim: dim };
+        let layers = vec![(shape, Window::Full); self.config.layers];
+        Dimensions { width, heads, vocab, context, layers }
+    }
+
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
         let linears = self.blocks.iter().flat_map(GptBlock::linears);
         let blocks = linears.map(|linear| &linear.weight);
@@ -74,7 +83,7 @@ impl GptWeights {
     }
 
     pub(super) fn vectors(&self) -> Vec<&[f32]> {
-        let norms = self.blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]);
+        let norms = self.blocks.iter().flat_map(|block| [&block.attention.norm, &block.norm]);
         let linears = self.blocks.iter().flat_map(GptBlock::linears);
         let biases = linears.filter_map(|linear| linear.bias.as_deref());
         let norms = norms.chain([&self.final_norm]).flat_map(Norm::vectors);
@@ -88,46 +97,19 @@ impl GptBlock {
         executor: &E,
     ) -> Result<GptBlock<E::Matrix, E::Vector>, DeviceError> {
         Ok(GptBlock {
-            norm1: self.norm1.place(executor)?,
-            q: self.q.place(executor)?,
-            k: self.k.place(executor)?,
-            v: self.v.place(executor)?,
-            o: self.o.place(executor)?,
-            norm2: self.norm2.place(executor)?,
+            attention: self.attention.place(executor)?,
+            norm: self.norm.place(executor)?,
             fc_in: self.fc_in.place(executor)?,
             fc_out: self.fc_out.place(executor)?,
         })
     }
 
-    fn linears(&self) -> [&Linear; 6] {
-        [&self.q, &self.k, &self.v, &self.o, &self.fc_in, &self.fc_out]
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.attention.linears().into_iter().chain([&self.fc_in, &self.fc_out])
     }
 }
 
 impl<E: Executor> Model for Gpt<E> {
-    fn width(&self) -> usize {
-        self.weights.config.width
-    }
-
-    fn heads(&self) -> usize {
-        self.weights.config.heads
-    }
-
-    fn vocab(&self) -> usize {
-        self.weights.config.vocab
-    }
-
-    fn context(&self) -> usize {
-        self.weights.config.context
-    }
-
-    fn layers(&self) -> Vec<(LayerShape, Window)> {
-        let config = &self.weights.config;
-        let dim = config.width / config.heads;
-        let shape = LayerShape { kv_heads: config.heads, k_dim: dim, v_dim: dim };
-        vec![(shape, Window::Full); config.layers]
-    }
-
     fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError> {
         self.executor.prepare(kv, rows)
     }
@@ -145,8 +127,7 @@ impl<E: Executor> Model for Gpt<E> {
 
     fn head(&self, hidden: &[f32]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
-        let input = e.input(e.upload(hidden, self.width()));
-        e.download(e.product(&input, &weights.token_embedding))
+        e.logits(hidden, weights.config.width, &weights.token_embedding)
     }
 
     fn tier(&self) -> Option<&Tier> {

@@ -85,19 +85,6 @@ impl Host {
         }
         Buffer { host: Some(self), memory, len, width }
     }
-
-    /// Weights that are plain numbers take the rows as they are under every numerics.
-    fn multiply(&self, x: &Input<'_>, weight: &Matrix, bias: Option<&[f32]>) -> Buffer<'_> {
-        let rows = x.x.rows();
-        let mut out = self.buffer(rows, weight.n());
-        match &x.quantized {
-            Some(x) if weight.is_quantised() => {
-                linear_fast(&self.pool, x, [Output { weights: weight, bias, y: &mut out }]);
-            }
-            _ => tinygpt_kernels::linear(&self.pool, &x.x, rows, weight, bias, &mut out),
-        }
-        out
-    }
 }
 
 impl Executor for Host {
@@ -167,8 +154,22 @@ impl Executor for Host {
         Input { host: self, x, quantized }
     }
 
-    fn linear<'h>(&'h self, x: &Input<'h>, layer: &Linear) -> Buffer<'h> {
-        self.multiply(x, &layer.weight, layer.bias.as_deref())
+    /// Weights that are plain numbers take the rows as they are under every numerics.
+    fn multiply<'h>(
+        &'h self,
+        x: &Input<'h>,
+        weight: &Matrix,
+        bias: Option<&Vec<f32>>,
+    ) -> Buffer<'h> {
+        let (rows, bias) = (x.x.rows(), bias.map(Vec::as_slice));
+        let mut out = self.buffer(rows, weight.n());
+        match &x.quantized {
+            Some(x) if weight.is_quantised() => {
+                linear_fast(&self.pool, x, [Output { weights: weight, bias, y: &mut out }]);
+            }
+            _ => tinygpt_kernels::linear(&self.pool, &x.x, rows, weight, bias, &mut out),
+        }
+        out
     }
 
     fn linears<'h, const P: usize>(
@@ -202,10 +203,6 @@ impl Executor for Host {
                 self.silu_mul(&gate, &up)
             }
         }
-    }
-
-    fn product<'h>(&'h self, x: &Input<'h>, weight: &Matrix) -> Buffer<'h> {
-        self.multiply(x, weight, None)
     }
 
     fn add<'h>(&'h self, x: &mut Buffer<'h>, y: &Buffer<'h>) {

@@ -4,8 +4,8 @@ use tinygpt_kernels::{Matrix, Rope};
 
 use super::executor::{Executor, positions};
 use super::host::Buffer;
-use super::load::{Linear, LlamaBlock, LlamaWeights, Norm};
-use super::{Batch, Model};
+use super::load::{Linear, LlamaBlock, LlamaConfig, LlamaWeights, Norm};
+use super::{Batch, Dimensions, Model};
 use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
@@ -40,14 +40,15 @@ impl<E: Executor> Llama<E> {
     ) {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
-        let input = e.input(e.norm(x, &block.norm1, config.eps));
-        let [mut q, mut k, v] = e.linears(&input, [&block.q, &block.k, &block.v]);
+        let attention = &block.attention;
+        let input = e.input(e.norm(x, &attention.norm, config.eps));
+        let [mut q, mut k, v] = e.linears(&input, [&attention.q, &attention.k, &attention.v]);
         e.rotate(angles, &mut q, config.head_dim);
         e.rotate(angles, &mut k, config.head_dim);
         let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        e.add(x, &e.linear(&e.input(attended), &block.o));
+        e.add(x, &e.linear(&e.input(attended), &attention.o));
 
-        let input = e.input(e.norm(x, &block.norm2, config.eps));
+        let input = e.input(e.norm(x, &block.norm, config.eps));
         let gated = e.input(e.gated(&input, &block.gate, &block.up));
         e.add(x, &e.linear(&gated, &block.down));
     }
@@ -72,6 +73,13 @@ impl LlamaWeights {
         })
     }
 
+    pub(super) fn dimensions(&self) -> Dimensions {
+        let LlamaConfig { width, heads, vocab, context, kv_heads, head_dim: dim, .. } = self.config;
+        let shape = LayerShape { kv_heads, k_dim: dim, v_dim: dim };
+        let layers = vec![(shape, Window::Full); self.config.layers];
+        Dimensions { width, heads, vocab, context, layers }
+    }
+
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
         let linears = self.blocks.iter().flat_map(LlamaBlock::linears);
         let blocks = linears.map(|linear| &linear.weight);
@@ -79,7 +87,7 @@ impl LlamaWeights {
     }
 
     pub(super) fn vectors(&self) -> Vec<&[f32]> {
-        let norms = self.blocks.iter().flat_map(|block| [&block.norm1, &block.norm2]);
+        let norms = self.blocks.iter().flat_map(|block| [&block.attention.norm, &block.norm]);
         let linears = self.blocks.iter().flat_map(LlamaBlock::linears);
         let biases = linears.filter_map(|linear| linear.bias.as_deref());
         norms.chain([&self.final_norm]).flat_map(Norm::vectors).chain(biases).collect()
@@ -92,46 +100,20 @@ impl LlamaBlock {
         executor: &E,
     ) -> Result<LlamaBlock<E::Matrix, E::Vector>, DeviceError> {
         Ok(LlamaBlock {
-            norm1: self.norm1.place(executor)?,
-            q: self.q.place(executor)?,
-            k: self.k.place(executor)?,
-            v: self.v.place(executor)?,
-            o: self.o.place(executor)?,
-            norm2: self.norm2.place(executor)?,
+            attention: self.attention.place(executor)?,
+            norm: self.norm.place(executor)?,
             gate: self.gate.place(executor)?,
             up: self.up.place(executor)?,
             down: self.down.place(executor)?,
         })
     }
 
-    fn linears(&self) -> [&Linear; 7] {
-        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.attention.linears().into_iter().chain([&self.gate, &self.up, &self.down])
     }
 }
 
 impl<E: Executor> Model for Llama<E> {
-    fn width(&self) -> usize {
-        self.weights.config.width
-    }
-
-    fn heads(&self) -> usize {
-        self.weights.config.heads
-    }
-
-    fn vocab(&self) -> usize {
-        self.weights.config.vocab
-    }
-
-    fn context(&self) -> usize {
-        self.weights.config.context
-    }
-
-    fn layers(&self) -> Vec<(LayerShape, Window)> {
-        let config = &self.weights.config;
-        let (kv_heads, dim) = (config.kv_heads, config.head_dim);
-        vec![(LayerShape { kv_heads, k_dim: dim, v_dim: dim }, Window::Full); config.layers]
-    }
-
     fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError> {
         self.executor.prepare(kv, rows)
     }
@@ -150,7 +132,7 @@ impl<E: Executor> Model for Llama<E> {
     fn head(&self, hidden: &[f32]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
         let head = weights.head.as_ref().unwrap_or(&weights.token_embedding);
-        e.download(e.product(&e.input(e.upload(hidden, self.width())), head))
+        e.logits(hidden, weights.config.width, head)
     }
 
     fn tier(&self) -> Option<&Tier> {

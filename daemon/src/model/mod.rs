@@ -86,23 +86,23 @@ impl FromStr for Numerics {
     }
 }
 
+/// How large a model is.
+#[derive(Debug, Clone)]
+pub struct Dimensions {
+    /// C, the width of the residual stream.
+    pub width: usize,
+    /// H, the number of query heads.
+    pub heads: usize,
+    /// V.
+    pub vocab: usize,
+    /// Most tokens of one sequence.
+    pub context: usize,
+    /// The cache rows of each layer and what its queries may see.
+    pub layers: Vec<(LayerShape, Window)>,
+}
+
 /// A model that can run.
 pub trait Model {
-    /// C.
-    fn width(&self) -> usize;
-
-    /// H, the number of query heads.
-    fn heads(&self) -> usize;
-
-    /// V.
-    fn vocab(&self) -> usize;
-
-    /// Most tokens of one sequence.
-    fn context(&self) -> usize;
-
-    /// The cache rows of each layer and what its queries may see.
-    fn layers(&self) -> Vec<(LayerShape, Window)>;
-
     /// Makes ready to compute `rows` more rows of a sequence.
     ///
     /// # Errors
@@ -176,6 +176,14 @@ fn assemble<E: Executor + 'static>(
 }
 
 impl Weights {
+    /// How large the model is.
+    pub fn dimensions(&self) -> Dimensions {
+        match self {
+            Weights::Gpt(weights) => weights.dimensions(),
+            Weights::Llama(weights) => weights.dimensions(),
+        }
+    }
+
     /// Every weight matrix.
     pub fn matrices(&self) -> Vec<&Matrix> {
         match self {

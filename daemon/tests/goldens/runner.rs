@@ -9,10 +9,11 @@ use tinygptd::kv::layout::Layout;
 use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::device::Choice;
 use tinygptd::model::load::load;
-use tinygptd::model::{Batch, Machine, Model, Numerics};
+use tinygptd::model::{Batch, Dimensions, Machine, Model, Numerics};
 
 pub(crate) struct Runner {
     model: Box<dyn Model>,
+    vocab: usize,
     slabs: Slabs,
     seq: KvSeq,
 }
@@ -28,10 +29,11 @@ impl Runner {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()));
         let machine = Machine { pool, device: choice.open(1 << 30).unwrap() };
         let weights = load(file, &machine.pool).unwrap().weights;
+        let Dimensions { vocab, layers, .. } = weights.dimensions();
         let model = machine.assemble(weights, Numerics::Exact).unwrap();
-        let layout = Arc::new(Layout::new(Codec::F32, &model.layers()));
+        let layout = Arc::new(Layout::new(Codec::F32, &layers));
         let (slabs, seq) = (Slabs::new(&layout), KvSeq::new(layout));
-        Self { model, slabs, seq }
+        Self { model, vocab, slabs, seq }
     }
 
     /// Forgets the sequence.
@@ -52,7 +54,7 @@ impl Runner {
         let hidden = self.model.forward(&batch, &mut [&mut self.seq]).unwrap();
         self.seq.advance(rows);
         let logits = self.model.head(&hidden).unwrap();
-        logits.chunks_exact(self.model.vocab()).map(<[f32]>::to_vec).collect()
+        logits.chunks_exact(self.vocab).map(<[f32]>::to_vec).collect()
     }
 
     /// The logits after a prompt that starts afresh.

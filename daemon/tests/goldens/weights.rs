@@ -38,10 +38,10 @@ fn matrices(weights: &LlamaWeights) -> HashMap<String, &Matrix> {
     matrices.extend(weights.head.iter().map(|head| ("output.weight".into(), head)));
     for (layer, block) in weights.blocks.iter().enumerate() {
         for (part, linear) in [
-            ("attn_q", &block.q),
-            ("attn_k", &block.k),
-            ("attn_v", &block.v),
-            ("attn_output", &block.o),
+            ("attn_q", &block.attention.q),
+            ("attn_k", &block.attention.k),
+            ("attn_v", &block.attention.v),
+            ("attn_output", &block.attention.o),
             ("ffn_gate", &block.gate),
             ("ffn_up", &block.up),
             ("ffn_down", &block.down),
@@ -72,7 +72,7 @@ fn check(file: &[u8]) {
     }
     assert_eq!(weights.final_norm.weight, oracle.tensor("output_norm.weight"));
     let last = weights.blocks.len() - 1;
-    let norm = &weights.blocks[last].norm2.weight;
+    let norm = &weights.blocks[last].norm.weight;
     assert_eq!(*norm, oracle.tensor(&format!("blk.{last}.ffn_norm.weight")));
 }
 

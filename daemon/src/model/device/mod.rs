@@ -21,7 +21,7 @@ pub use self::choice::{Choice, NoDevice, Target, UnknownDevice};
 pub use self::rows::Rows;
 
 use super::Batch;
-use super::executor::{Executor, LinearOf, NormOf};
+use super::executor::{Executor, NormOf};
 use super::host::Buffer;
 use crate::kv::device::{DeviceError, Resident, Tier};
 use crate::kv::layout::Layout;
@@ -172,16 +172,12 @@ impl Executor for Device {
         x
     }
 
-    fn linear(&self, x: &Rows, layer: &LinearOf<Self>) -> Rows {
-        let out = self.product(x, &layer.weight);
-        match &layer.bias {
+    fn multiply(&self, x: &Rows, weight: &Tensor, bias: Option<&Tensor>) -> Rows {
+        let out = x.map(|x| x.matmul(&weight.t()?));
+        match bias {
             Some(bias) => out.map(|out| out.broadcast_add(bias)),
             None => out,
         }
-    }
-
-    fn product(&self, x: &Rows, weight: &Tensor) -> Rows {
-        x.map(|x| x.matmul(&weight.t()?))
     }
 
     fn add(&self, x: &mut Rows, y: &Rows) {

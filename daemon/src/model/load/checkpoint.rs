@@ -97,21 +97,28 @@ pub struct GptWeights<M = Matrix, V = Vec<f32>> {
     pub blocks: Vec<GptBlock<M, V>>,
 }
 
-/// One pre-norm block: `x += o(attend(q, k, v of norm1 x))`, `x += fc_out(gelu(fc_in(norm2 x)))`.
+/// What both kinds of block begin with: `x += o(attend(q, k, v of norm x))`.
+#[derive(Debug)]
+pub struct Attention<M = Matrix, V = Vec<f32>> {
+    /// Before it.
+    pub norm: Norm<V>,
+    /// `[H D, C]`
+    pub q: Linear<M, V>,
+    /// `[G D, C]`
+    pub k: Linear<M, V>,
+    /// `[G D, C]`
+    pub v: Linear<M, V>,
+    /// `[C, H D]`
+    pub o: Linear<M, V>,
+}
+
+/// One pre-norm block: its attention, then `x += fc_out(gelu(fc_in(norm x)))`.
 #[derive(Debug)]
 pub struct GptBlock<M = Matrix, V = Vec<f32>> {
-    /// Before attention.
-    pub norm1: Norm<V>,
-    /// `[C, C]`
-    pub q: Linear<M, V>,
-    /// `[C, C]`
-    pub k: Linear<M, V>,
-    /// `[C, C]`
-    pub v: Linear<M, V>,
-    /// `[C, C]`
-    pub o: Linear<M, V>,
+    /// The first half.
+    pub attention: Attention<M, V>,
     /// Before the MLP.
-    pub norm2: Norm<V>,
+    pub norm: Norm<V>,
     /// `[M, C]`
     pub fc_in: Linear<M, V>,
     /// `[C, M]`
@@ -162,22 +169,13 @@ pub struct LlamaWeights<M = Matrix, V = Vec<f32>> {
     pub blocks: Vec<LlamaBlock<M, V>>,
 }
 
-/// One block: `x += o(attend(q, k, v of norm1 x))`, `x += down(silu(gate(x')) * up(x'))` with
-/// `x' = norm2 x`.
+/// One block: its attention, then `x += down(silu(gate(x')) * up(x'))` with `x' = norm x`.
 #[derive(Debug)]
 pub struct LlamaBlock<M = Matrix, V = Vec<f32>> {
-    /// Before attention.
-    pub norm1: Norm<V>,
-    /// `[H D, C]`
-    pub q: Linear<M, V>,
-    /// `[G D, C]`
-    pub k: Linear<M, V>,
-    /// `[G D, C]`
-    pub v: Linear<M, V>,
-    /// `[C, H D]`
-    pub o: Linear<M, V>,
+    /// The first half.
+    pub attention: Attention<M, V>,
     /// Before the MLP.
-    pub norm2: Norm<V>,
+    pub norm: Norm<V>,
     /// `[M, C]`
     pub gate: Linear<M, V>,
     /// `[M, C]`

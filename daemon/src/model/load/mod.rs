@@ -24,8 +24,8 @@ use std::fs::File;
 use tinygpt_kernels::Pool;
 
 pub use self::checkpoint::{
-    Checkpoint, GgufVocabulary, GptBlock, GptConfig, GptWeights, Linear, LlamaBlock, LlamaConfig,
-    LlamaWeights, Norm, Vocabulary, Weights,
+    Attention, Checkpoint, GgufVocabulary, GptBlock, GptConfig, GptWeights, Linear, LlamaBlock,
+    LlamaConfig, LlamaWeights, Norm, Vocabulary, Weights,
 };
 pub use self::error::LoadError;
 use self::input::Input;
@@ -104,6 +104,6 @@ mod tests {
                 weights
             });
         assert_eq!(ours.position_embedding, theirs.position_embedding);
-        assert_eq!(ours.blocks[5].norm2, theirs.blocks[5].norm2);
+        assert_eq!(ours.blocks[5].norm, theirs.blocks[5].norm);
     }
 }

@@ -6,7 +6,7 @@ use super::metadata::Metadata;
 use super::tensors::Tensors;
 use super::value::Value;
 use crate::model::load::canon::Canon;
-use crate::model::load::{LlamaBlock, LlamaConfig, LlamaWeights, LoadError};
+use crate::model::load::{Attention, LlamaBlock, LlamaConfig, LlamaWeights, LoadError};
 
 /// Keys under `llama.` that are read below, or say nothing about the arithmetic.
 const KNOWN: [&str; 16] = [
@@ -227,12 +227,14 @@ fn block(
     let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let name = |part: &str| format!("blk.{layer}.{part}");
     Ok(LlamaBlock {
-        norm1: tensors.norm(&name("attn_norm"), width)?,
-        q: tensors.linear(&name("attn_q"), queries, width)?,
-        k: tensors.linear(&name("attn_k"), keys, width)?,
-        v: tensors.linear(&name("attn_v"), keys, width)?,
-        o: tensors.linear(&name("attn_output"), width, queries)?,
-        norm2: tensors.norm(&name("ffn_norm"), width)?,
+        attention: Attention {
+            norm: tensors.norm(&name("attn_norm"), width)?,
+            q: tensors.linear(&name("attn_q"), queries, width)?,
+            k: tensors.linear(&name("attn_k"), keys, width)?,
+            v: tensors.linear(&name("attn_v"), keys, width)?,
+            o: tensors.linear(&name("attn_output"), width, queries)?,
+        },
+        norm: tensors.norm(&name("ffn_norm"), width)?,
         gate: tensors.linear(&name("ffn_gate"), mlp, width)?,
         up: tensors.linear(&name("ffn_up"), mlp, width)?,
         down: tensors.linear(&name("ffn_down"), width, mlp)?,

@@ -30,8 +30,8 @@ use super::canon::Canon;
 use super::cursor::Cursor;
 use super::input::Input;
 use super::{
-    Checkpoint, GptBlock, GptConfig, GptWeights, Linear, LoadError, Norm, Packing, Vocabulary,
-    Weights,
+    Attention, Checkpoint, GptBlock, GptConfig, GptWeights, Linear, LoadError, Norm, Packing,
+    Vocabulary, Weights,
 };
 
 /// First four bytes of a `.tinygpt` file.
@@ -149,12 +149,14 @@ fn block(config: &GptConfig, tensors: &Tensors<'_>, layer: usize) -> Result<GptB
     let GptConfig { width, mlp, .. } = *config;
     let name = |part: &str| format!("blocks.{layer}.{part}");
     Ok(GptBlock {
-        norm1: tensors.norm(&name("ln1"), width)?,
-        q: tensors.linear(&name("attn.q_proj"), width, width)?,
-        k: tensors.linear(&name("attn.k_proj"), width, width)?,
-        v: tensors.linear(&name("attn.v_proj"), width, width)?,
-        o: tensors.linear(&name("attn.o_proj"), width, width)?,
-        norm2: tensors.norm(&name("ln2"), width)?,
+        attention: Attention {
+            norm: tensors.norm(&name("ln1"), width)?,
+            q: tensors.linear(&name("attn.q_proj"), width, width)?,
+            k: tensors.linear(&name("attn.k_proj"), width, width)?,
+            v: tensors.linear(&name("attn.v_proj"), width, width)?,
+            o: tensors.linear(&name("attn.o_proj"), width, width)?,
+        },
+        norm: tensors.norm(&name("ln2"), width)?,
         fc_in: tensors.linear(&name("mlp.fc_in"), mlp, width)?,
         fc_out: tensors.linear(&name("mlp.fc_out"), width, mlp)?,
     })

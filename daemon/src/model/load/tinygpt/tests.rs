@@ -145,9 +145,9 @@ fn check(dtype: &str, expected: impl Fn(usize) -> f32) {
     assert_eq!(weights.position_embedding, stored(positions, positions + 3 * WIDTH, 1));
     let q = positions + 3 * WIDTH + 4 * WIDTH;
     let block = &weights.blocks[0];
-    assert_eq!(row(&block.q.weight, 9), stored(q + 9, q + WIDTH * WIDTH, WIDTH));
+    assert_eq!(row(&block.attention.q.weight, 9), stored(q + 9, q + WIDTH * WIDTH, WIDTH));
     let bias = q + WIDTH * WIDTH;
-    assert_eq!(block.q.bias.as_deref(), Some(&*stored(bias, bias + WIDTH, 1)));
+    assert_eq!(block.attention.q.bias.as_deref(), Some(&*stored(bias, bias + WIDTH, 1)));
     let fc_in = q + 4 * (WIDTH * WIDTH + WIDTH) + 2 * WIDTH;
     assert_eq!((block.fc_in.weight.n(), block.fc_in.weight.k()), (MLP, WIDTH));
     assert_eq!(row(&block.fc_in.weight, 63), stored(fc_in + 63, fc_in + WIDTH * MLP, MLP));
