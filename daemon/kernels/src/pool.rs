@@ -15,7 +15,7 @@
 use std::any::Any;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -32,13 +32,8 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// A region's function, its lifetime erased: see the SAFETY notes of its two uses.
-#[derive(Clone, Copy)]
-struct Task(*const (dyn Fn(usize) + Sync));
-
-// SAFETY: the function behind the pointer is `Sync`, and it outlives every use (see `Pool::run`).
-#[expect(unsafe_code, reason = "the pointer is only dereferenced while its region is joined")]
-unsafe impl Send for Task {}
+/// A region's function, its lifetime erased: it lives until every thread that joined has left.
+type Task = &'static (dyn Fn(usize) + Sync);
 
 struct Shared {
     /// `region number << 32 | OPEN | joined workers`.
@@ -46,10 +41,12 @@ struct Shared {
     /// The next task to take, and how many there are.
     next: AtomicUsize,
     tasks: AtomicUsize,
-    /// Set before a region opens, read by workers that joined it.
-    task: Mutex<Option<Task>>,
-    /// The first panic of the region.
+    /// Where the caller has the function: set before a region opens, read by workers that joined
+    /// it.
+    task: AtomicPtr<Task>,
+    /// The first panic of the region, and whether there is one.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    panicked: AtomicBool,
     /// Parked threads: workers waiting for a region, the caller waiting for workers.
     parked: AtomicUsize,
     door: Mutex<()>,
@@ -101,12 +98,12 @@ impl Pool {
         if self.workers.is_empty() || tasks <= 1 {
             return (0..tasks).for_each(f);
         }
-        self.shared.open(tasks, f);
+        self.shared.open(tasks, &f);
         self.shared.drain(f);
         self.shared.close();
-        let panic = lock(&self.shared.panic).take();
-        if let Some(payload) = panic {
-            resume_unwind(payload);
+        if self.shared.panicked.swap(false, Ordering::Relaxed) {
+            let panic = lock(&self.shared.panic).take();
+            resume_unwind(panic.expect("it is kept before it is told"));
         }
     }
 
@@ -151,8 +148,9 @@ impl Shared {
             state: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
-            task: Mutex::new(None),
+            task: AtomicPtr::default(),
             panic: Mutex::new(None),
+            panicked: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
             door: Mutex::new(()),
             bell: Condvar::new(),
@@ -160,14 +158,9 @@ impl Shared {
     }
 
     /// Opens a region: from here on workers join and take tasks.
-    fn open(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-        #[expect(unsafe_code, reason = "erases the lifetime for the length of one region")]
-        // SAFETY: only joined workers dereference it, and `run` returns after `close`, which
-        // waits for them; `f` outlives `run`.
-        let f = unsafe {
-            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
-        };
-        *lock(&self.task) = Some(Task(std::ptr::from_ref(f)));
+    fn open(&self, tasks: usize, f: &&(dyn Fn(usize) + Sync)) {
+        let task = std::ptr::from_ref(f).cast::<Task>();
+        self.task.store(task.cast_mut(), Ordering::Relaxed);
         self.tasks.store(tasks, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
         let last = self.state.load(Ordering::Relaxed);
@@ -180,7 +173,6 @@ impl Shared {
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::SeqCst);
         self.wait(|state| state & JOINED == 0);
-        *lock(&self.task) = None;
     }
 
     /// A worker's life: join, drain, leave, until the pool is dropped.
@@ -201,9 +193,7 @@ impl Shared {
                 continue;
             }
             seen = state / REGION;
-            if let Some(task) = *lock(&self.task) {
-                self.drain_task(task);
-            }
+            self.drain_joined();
             let left = self.state.fetch_sub(1, Ordering::SeqCst);
             if left & (OPEN | JOINED) == 1 {
                 self.ring();
@@ -211,11 +201,13 @@ impl Shared {
         }
     }
 
-    fn drain_task(&self, task: Task) {
-        // SAFETY: this thread has joined the region, so `run` has not returned and the function
-        // it borrows is alive.
+    /// Takes tasks of the region that this thread has joined.
+    fn drain_joined(&self) {
+        // SAFETY: `run` has not returned, because it waits for those who joined, so that the
+        // function is alive and where the pointer says. The state, which was read when joining,
+        // is written after the pointer.
         #[expect(unsafe_code, reason = "the region is joined")]
-        let f = unsafe { &*task.0 };
+        let f = unsafe { *self.task.load(Ordering::Relaxed) };
         self.drain(f);
     }
 
@@ -234,6 +226,7 @@ impl Shared {
         if let Err(payload) = ran {
             self.next.store(tasks, Ordering::Relaxed);
             lock(&self.panic).get_or_insert(payload);
+            self.panicked.store(true, Ordering::Relaxed);
         }
     }
 
