@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,7 @@ struct Contents {
 
 /// A model in memory, with everything that names it.
 pub(super) struct Loaded {
-    pub(super) model: Box<dyn Model>,
+    pub(super) model: Rc<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
     stamp: Option<Stamp>,
     pub(super) packed: Packed,
@@ -270,7 +271,7 @@ impl Source {
             numerics,
             default_codec: self.codec,
         };
-        Ok(Loaded { model, info: Arc::new(info), stamp: file.stamp, packed })
+        Ok(Loaded { model: model.into(), info: Arc::new(info), stamp: file.stamp, packed })
     }
 }
 

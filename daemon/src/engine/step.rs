@@ -1,5 +1,6 @@
 //! One step: plan, gather, forward, sample.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Engine;
@@ -10,10 +11,21 @@ use super::scheduler::{Runnable, plan};
 use super::sequence::{Phase, Sequence};
 use crate::kv::codec::Codec;
 use crate::kv::device::DeviceError;
-use crate::model::Batch;
+use crate::model::host::Buffer;
+use crate::model::{Batch, Model};
 
 /// How often progress is told.
 const PROGRESS: Duration = Duration::from_millis(100);
+
+/// What a pass over a batch gives.
+struct Computed<'m> {
+    /// Final hidden states `[wanted][C]`.
+    hidden: Buffer<'m>,
+    /// `[wanted][V]`, if somebody wants any.
+    logits: Option<Buffer<'m>>,
+    /// How long the layers took.
+    took: Duration,
+}
 
 impl Engine {
     /// Runs every runnable sequence once. Whether there was one.
@@ -50,8 +62,9 @@ impl Engine {
             }
             let Some(hidden) = sequence.hidden.take() else { continue };
             let wanted = sequence.wants_logits();
-            match wanted.then(|| self.logits(&hidden)).transpose() {
-                Ok(logits) => self.after_prompt(at, &logits.unwrap_or_default()),
+            let model = Rc::clone(&self.loaded.model);
+            match wanted.then(|| model.head(&hidden)).transpose() {
+                Ok(logits) => self.after_prompt(at, logits.as_deref().unwrap_or_default()),
                 Err(error) => self.fail(at, error.into()),
             }
         }
@@ -63,10 +76,12 @@ impl Engine {
             return;
         }
         let batch = self.gather(&members);
-        let ([hidden, logits], took) = match self.compute(&batch, &members) {
+        let model = Rc::clone(&self.loaded.model);
+        let Computed { hidden, logits, took } = match self.compute(&*model, &batch, &members) {
             Ok(computed) => computed,
             Err(error) => return self.fail_all(&members, error),
         };
+        let logits = logits.as_deref().unwrap_or_default();
         let (width, vocab) = (self.loaded.info.width, self.loaded.info.vocab);
         let mut first = 0;
         for ((at, rows), slice) in members.iter().zip(&batch.slices) {
@@ -78,21 +93,20 @@ impl Engine {
         }
     }
 
-    /// Final hidden states `[wanted][C]`, logits `[wanted][V]` if somebody wants any, and how long
-    /// the layers took.
-    fn compute(
+    fn compute<'m>(
         &mut self,
+        model: &'m dyn Model,
         batch: &Batch,
         members: &[(usize, usize)],
-    ) -> Result<([Vec<f32>; 2], Duration), DeviceError> {
+    ) -> Result<Computed<'m>, DeviceError> {
         let started = Instant::now();
-        let hidden = self.forward(batch, members)?;
+        let hidden = self.forward(model, batch, members)?;
         let took = started.elapsed();
         self.pace.learn(batch.tokens.len(), took);
         // The output head is read once for all sequences of the step.
-        let sample = members.iter().any(|(at, _)| self.sequences[*at].wants_logits());
-        let logits = if sample { self.logits(&hidden)? } else { Vec::new() };
-        Ok(([hidden, logits], took))
+        let wanted = members.iter().any(|(at, _)| self.sequences[*at].wants_logits());
+        let logits = (wanted && !hidden.is_empty()).then(|| model.head(&hidden)).transpose()?;
+        Ok(Computed { hidden, logits, took })
     }
 
     fn fail_all(&mut self, members: &[(usize, usize)], error: DeviceError) {
@@ -144,23 +158,16 @@ impl Engine {
         batch
     }
 
-    fn forward(
+    fn forward<'m>(
         &mut self,
+        model: &'m dyn Model,
         batch: &Batch,
         members: &[(usize, usize)],
-    ) -> Result<Vec<f32>, DeviceError> {
+    ) -> Result<Buffer<'m>, DeviceError> {
         let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|(m, _)| m == at);
         let sequences = self.sequences.iter_mut().enumerate().filter(chosen);
         let mut kv: Vec<_> = sequences.map(|(_, sequence)| &mut sequence.kv).collect();
-        Ok(self.loaded.model.forward(batch, &mut kv)?.to_vec())
-    }
-
-    /// The logits `[T][V]` of final hidden states `[T][C]`.
-    fn logits(&self, hidden: &[f32]) -> Result<Vec<f32>, DeviceError> {
-        if hidden.is_empty() {
-            return Ok(Vec::new());
-        }
-        Ok(self.loaded.model.head(hidden)?.to_vec())
+        model.forward(batch, &mut kv)
     }
 
     /// Counts the rows that `at` has computed, and does what follows from them: from the final
