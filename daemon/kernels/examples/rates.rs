@@ -112,7 +112,7 @@ fn products(pool: &Pool, name: &str, w: &Matrix) {
 }
 
 fn fast(pool: &Pool, x: &Quantized, weights: &Matrix, y: &mut [f32]) {
-    linear_fast(pool, x, [Output { weights, bias: None, y }]);
+    linear_fast(pool, x, [Output { weights, bias: None, y, adds: false }]);
 }
 
 /// The heads of SmolLM2-135M: sequences of so many rows from position `first` on, with one cache.

@@ -57,6 +57,8 @@ pub struct Output<'a> {
     pub bias: Option<&'a [f32]>,
     /// `[T][N]`
     pub y: &'a mut [f32],
+    /// Whether the product is added to what is in `y`, as residual connections want it.
+    pub adds: bool,
 }
 
 /// `y[T][N] = x[T][K] W^T (+ bias[N])` for each output, bit for bit the same for any `T`, company
@@ -78,9 +80,9 @@ pub fn gated_fast(pool: &Pool, x: &Quantized, gate: &Matrix, up: &Matrix, y: &mu
 }
 
 fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs: [Output<'_>; P]) {
-    let products = outputs.map(|Output { weights, bias, y }| {
+    let products = outputs.map(|Output { weights, bias, y, adds }| {
         assert!(bias.is_none_or(|bias| bias.len() == weights.n()), "one bias for each output");
-        Product { isa, x, weights, bias, y: checked(x, weights, y) }
+        Product { isa, x, weights, bias, y: checked(x, weights, y), adds }
     });
     let tiles = products.iter().map(|product| product.weights.n().div_ceil(LANES)).sum();
     over_tiles(pool, tiles, x.rows() * x.k(), TASK, |tiles| {
@@ -145,6 +147,7 @@ struct Product<'a> {
     weights: &'a Matrix,
     bias: Option<&'a [f32]>,
     y: Disjoint<'a, f32>,
+    adds: bool,
 }
 
 impl Product<'_> {
@@ -162,7 +165,7 @@ struct Tile<'a> {
 
 impl Strips for Tile<'_> {
     fn strip<const R: usize>(&self, row: usize) {
-        let Product { isa, x, bias, .. } = *self.product;
+        let Product { isa, x, bias, adds, .. } = *self.product;
         let mut sums = [[0.0; LANES]; R];
         self.weights.multiply(isa, &mut sums, &rows_of(x, row));
         if let Some(bias) = bias {
@@ -171,7 +174,8 @@ impl Strips for Tile<'_> {
                 sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
             }
         }
-        put(&self.product.y, self.product.weights.n(), row, self.tile, &sums);
+        let add = |y: &mut f32, sum: f32| *y = if adds { *y + sum } else { sum };
+        put(&self.product.y, self.product.weights.n(), row, self.tile, &sums, add);
     }
 }
 
@@ -205,7 +209,8 @@ impl Strips for GatedTile<'_> {
         self.weights[1].multiply(isa, &mut up, &rows);
         let mut sums = [[0.0; LANES]; R];
         silu_mul_on(isa, gate.as_flattened(), up.as_flattened(), sums.as_flattened_mut());
-        put(&self.product.y, self.product.weights[0].n(), row, self.tile, &sums);
+        let n = self.product.weights[0].n();
+        put(&self.product.y, n, row, self.tile, &sums, |y, sum| *y = sum);
     }
 }
 
@@ -213,8 +218,17 @@ fn rows_of<const R: usize>(x: &Quantized, row: usize) -> [Row<'_>; R] {
     std::array::from_fn(|r| x.row(row + r))
 }
 
-/// Writes the outputs of a tile: all sixteen, in one piece, or fewer at the end of a matrix.
-fn put(y: &Disjoint<'_, f32>, n: usize, row: usize, tile: usize, sums: &[Lanes]) {
+/// Puts down the outputs of a tile with `put`: all sixteen, in one piece, or fewer at the end of a
+/// matrix.
+#[inline(always)]
+fn put(
+    y: &Disjoint<'_, f32>,
+    n: usize,
+    row: usize,
+    tile: usize,
+    sums: &[Lanes],
+    put: impl Fn(&mut f32, f32),
+) {
     let outputs = tile * LANES..n.min((tile + 1) * LANES);
     for (r, sums) in sums.iter().enumerate() {
         let at = (row + r) * n;
@@ -222,8 +236,8 @@ fn put(y: &Disjoint<'_, f32>, n: usize, row: usize, tile: usize, sums: &[Lanes])
         #[expect(unsafe_code, reason = "tiles do not overlap")]
         let y = unsafe { y.part(at + outputs.start..at + outputs.end) };
         match <&mut Lanes>::try_from(&mut *y) {
-            Ok(y) => *y = *sums,
-            Err(_) => y.copy_from_slice(&sums[..y.len()]),
+            Ok(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| put(y, *sum)),
+            Err(_) => y.iter_mut().zip(sums).for_each(|(y, sum)| put(y, *sum)),
         }
     }
 }
@@ -249,7 +263,12 @@ pub(crate) fn agrees(isa: Isa) -> bool {
         let w = Matrix::from_affine(n, k, (code, group), &q, &scales, min);
         let product = |isa| {
             let mut y = vec![0.0; 5 * n];
-            linear_fast_on(isa, &here, &x, [Output { weights: &w, bias: None, y: &mut y }]);
+            linear_fast_on(
+                isa,
+                &here,
+                &x,
+                [Output { weights: &w, bias: None, y: &mut y, adds: false }],
+            );
             y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
         product(isa) == product(Isa::PLAIN)
@@ -271,7 +290,7 @@ mod tests {
 
     fn product(isa: Isa, pool: &Pool, x: &Quantized, w: &Matrix, bias: Option<&[f32]>) -> Vec<u32> {
         let mut y = vec![f32::NAN; x.rows() * w.n()];
-        linear_fast_on(isa, pool, x, [Output { weights: w, bias, y: &mut y }]);
+        linear_fast_on(isa, pool, x, [Output { weights: w, bias, y: &mut y, adds: false }]);
         bits(&y)
     }
 
@@ -308,7 +327,7 @@ mod tests {
                     let want = 64.0 * 127.0 * f32::from(q) * x * (1.0 / 127.0);
                     for isa in isas() {
                         let mut y = [0.0; 16];
-                        let output = Output { weights: &w, bias: None, y: &mut y };
+                        let output = Output { weights: &w, bias: None, y: &mut y, adds: false };
                         linear_fast_on(isa, &pool(1), &rows, [output]);
                         assert!(y.iter().all(|y| (y - want).abs() <= want.abs() * 1e-6), "{y:?}");
                     }
@@ -327,12 +346,32 @@ mod tests {
                 for (isa, pool) in isas().into_iter().zip([pool(1), pool(3)].iter().cycle()) {
                     let mut y = [a, b, c].map(|w| vec![f32::NAN; t * w.n()]);
                     let [ya, yb, yc] = &mut y;
-                    let output = |weights, y| Output { weights, bias: None, y };
+                    let output = |weights, y| Output { weights, bias: None, y, adds: false };
                     let outputs = [output(a, ya), output(b, yb), output(c, yc)];
                     linear_fast_on(isa, pool, &x, outputs);
                     for (w, y) in [a, b, c].iter().zip(&y) {
                         assert_eq!(bits(y), product(isa, pool, &x, w, None), "{t} rows, {w:?}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_that_adds_has_the_bits_of_a_product_and_an_addition() {
+        let (n, k) = (37, 192);
+        for w in quantised(n, k) {
+            for t in [1, 5] {
+                let (x, y, bias) = (activations(t, k), noise(7, t * n), noise(5, n));
+                let mut want = vec![0.0; t * n];
+                reference::linear_fast(&x, &w, Some(&bias), &mut want);
+                want.iter_mut().zip(&y).for_each(|(want, y)| *want += y);
+                for isa in isas() {
+                    let mut y = y.clone();
+                    let bias = Some(&bias[..]);
+                    let output = Output { weights: &w, bias, y: &mut y, adds: true };
+                    linear_fast_on(isa, &pool(2), &x, [output]);
+                    assert_eq!(bits(&y), bits(&want), "{t} rows, {w:?}, {isa:?}");
                 }
             }
         }
@@ -367,7 +406,7 @@ mod tests {
         for w in quantised(n, k) {
             let (mut exact, mut fast) = (vec![0.0; t * n], vec![0.0; t * n]);
             reference::linear(&x, t, &w, None, &mut exact);
-            let output = Output { weights: &w, bias: None, y: &mut fast };
+            let output = Output { weights: &w, bias: None, y: &mut fast, adds: false };
             linear_fast(&pool(1), &activations(t, k), [output]);
             let square = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
             let apart: Vec<f32> = exact.iter().zip(&fast).map(|(a, b)| a - b).collect();

@@ -68,6 +68,38 @@ impl Quantized {
         self.fill_on(Isa::best(), pool, x, k);
     }
 
+    /// Has rows `[T][K]` of `x` made by `make`, which takes the number of the first row and whole
+    /// rows, and quantises each run of them while it is near the processor.
+    ///
+    /// # Panics
+    /// As for [`fill`](Self::fill).
+    pub fn fill_made(
+        &mut self,
+        pool: &Pool,
+        x: &mut [f32],
+        k: usize,
+        make: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
+        let blocks = self.resize(x.len(), k);
+        pool.rows(x, k, |first, x| {
+            make(first, x);
+            let start = first * k / BLOCK;
+            // SAFETY: the task of a run of rows alone takes the blocks of these rows.
+            #[expect(unsafe_code, reason = "runs of rows do not overlap")]
+            let blocks = unsafe { blocks.part(start..start + x.len() / BLOCK) };
+            quantize_on(Isa::best(), x, blocks);
+        });
+    }
+
+    /// Room for `len` activations in rows of `k`.
+    fn resize(&mut self, len: usize, k: usize) -> Disjoint<'_, Scaled> {
+        assert!(k.is_multiple_of(BLOCK), "rows of {k} are no blocks of {BLOCK}");
+        assert!(len.is_multiple_of(k.max(1)), "whole rows of {k}");
+        self.k = k;
+        self.blocks.resize(len / BLOCK, Scaled::ZERO);
+        Disjoint::new(&mut self.blocks)
+    }
+
     pub(crate) fn on(isa: Isa, pool: &Pool, x: &[f32], k: usize) -> Quantized {
         let mut rows = Quantized::default();
         rows.fill_on(isa, pool, x, k);
@@ -75,13 +107,9 @@ impl Quantized {
     }
 
     fn fill_on(&mut self, isa: Isa, pool: &Pool, x: &[f32], k: usize) {
-        assert!(k.is_multiple_of(BLOCK), "rows of {k} are no blocks of {BLOCK}");
-        assert!(x.len().is_multiple_of(k.max(1)), "whole rows of {k}");
         let count = x.len() / BLOCK;
-        self.k = k;
-        self.blocks.resize(count, Scaled::ZERO);
+        let blocks = self.resize(x.len(), k);
         let run = count.div_ceil(4 * pool.threads()).max(TASK);
-        let blocks = Disjoint::new(&mut self.blocks);
         pool.run(count.div_ceil(run), &|i| {
             let (start, end) = (i * run, count.min((i + 1) * run));
             // SAFETY: task `i` alone takes the run of blocks that begins at block `i * run`.
@@ -173,6 +201,19 @@ mod tests {
                 let error = (x - f32::from(q) * block.scale).abs();
                 assert!(error <= 0.5001 * block.scale, "{x} as {q} * {}", block.scale);
             }
+        }
+    }
+
+    #[test]
+    fn rows_made_and_quantised_in_one_pass_have_the_bits_of_two() {
+        let (t, k) = (7, 96);
+        let x = noise(1, t * k);
+        for pool in [pool(1), pool(3)] {
+            let (mut made, mut rows) = (vec![f32::NAN; t * k], Quantized::default());
+            rows.fill_made(&pool, &mut made, k, |first, rows| {
+                rows.copy_from_slice(&x[first * k..][..rows.len()]);
+            });
+            assert_eq!((bits(&made), rows.blocks), (bits(&x), Quantized::new(&pool, &x, k).blocks));
         }
     }
 

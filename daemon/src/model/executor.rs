@@ -75,6 +75,11 @@ pub trait Executor: Debug {
     /// Rows of K for products with weights that may be quantised.
     fn input<'e>(&'e self, x: Self::Rows<'e>) -> Self::Input<'e>;
 
+    /// The rows of a normalisation, for products.
+    fn normed<'e>(&'e self, x: &Self::Rows<'e>, layer: &NormOf<Self>, eps: f32) -> Self::Input<'e> {
+        self.input(self.norm(x, layer, eps))
+    }
+
     /// `x [T][K] · Wᵀ + b`: `[T][N]`.
     fn multiply<'e>(
         &'e self,
@@ -86,6 +91,16 @@ pub trait Executor: Debug {
     /// The same for a layer.
     fn linear<'e>(&'e self, x: &Self::Input<'e>, layer: &LinearOf<Self>) -> Self::Rows<'e> {
         self.multiply(x, &layer.weight, layer.bias.as_ref())
+    }
+
+    /// `x += y Wᵀ + b`, `x [T][N]` and `y [T][K]`.
+    fn add_linear<'e>(
+        &'e self,
+        x: &mut Self::Rows<'e>,
+        y: &Self::Input<'e>,
+        layer: &LinearOf<Self>,
+    ) {
+        self.add(x, &self.linear(y, layer));
     }
 
     /// The products of the same rows.

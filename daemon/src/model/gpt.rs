@@ -37,15 +37,15 @@ impl<E: Executor> Gpt<E> {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
         let attention = &block.attention;
-        let input = e.input(e.norm(x, &attention.norm, config.eps));
+        let input = e.normed(x, &attention.norm, config.eps);
         let [q, k, v] = e.linears(&input, [&attention.q, &attention.k, &attention.v]);
         let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        e.add(x, &e.linear(&e.input(attended), &attention.o));
+        e.add_linear(x, &e.input(attended), &attention.o);
 
-        let input = e.input(e.norm(x, &block.norm, config.eps));
+        let input = e.normed(x, &block.norm, config.eps);
         let mut inner = e.linear(&input, &block.fc_in);
         e.gelu(&mut inner);
-        e.add(x, &e.linear(&e.input(inner), &block.fc_out));
+        e.add_linear(x, &e.input(inner), &block.fc_out);
     }
 }
 

@@ -72,6 +72,12 @@ impl Host {
         }
     }
 
+    /// Memory for rows of `width` as integers, if these numerics want them so.
+    fn quantizes(&self, width: usize) -> Option<Quantized> {
+        let wanted = self.numerics == Numerics::Fast && width.is_multiple_of(Quantized::BLOCK);
+        wanted.then(|| self.spare_quantized.borrow_mut().pop().unwrap_or_default())
+    }
+
     /// Room for `rows` rows of `width` numbers, which hold anything.
     fn buffer(&self, rows: usize, width: usize) -> Buffer<'_> {
         let len = rows * width;
@@ -133,25 +139,26 @@ impl Executor for Host {
 
     fn norm<'h>(&'h self, x: &Buffer<'h>, layer: &Norm, eps: f32) -> Buffer<'h> {
         let mut out = self.buffer(x.rows(), x.width);
-        let (x, width): (&[f32], _) = (x, x.width);
-        self.pool.rows(&mut out, width, |first, out| {
-            let x = &x[first * width..][..out.len()];
-            match &layer.bias {
-                Some(bias) => norm::layer_norm(x, &layer.weight, Some(bias), eps, out),
-                None => norm::rms_norm(x, &layer.weight, eps, out),
-            }
-        });
+        let (rows, width) = (normalise(x, layer, eps), x.width);
+        self.pool.rows(&mut out, width, rows);
         out
     }
 
     fn input<'h>(&'h self, x: Buffer<'h>) -> Input<'h> {
-        let is_fast = self.numerics == Numerics::Fast && x.width.is_multiple_of(Quantized::BLOCK);
-        let quantized = is_fast.then(|| {
-            let mut rows = self.spare_quantized.borrow_mut().pop().unwrap_or_default();
+        let quantized = self.quantizes(x.width).map(|mut rows| {
             rows.fill(&self.pool, &x, x.width);
             rows
         });
         Input { host: self, x, quantized }
+    }
+
+    fn normed<'h>(&'h self, x: &Buffer<'h>, layer: &Norm, eps: f32) -> Input<'h> {
+        let Some(mut rows) = self.quantizes(x.width) else {
+            return self.input(self.norm(x, layer, eps));
+        };
+        let mut out = self.buffer(x.rows(), x.width);
+        rows.fill_made(&self.pool, &mut out, x.width, normalise(x, layer, eps));
+        Input { host: self, x: out, quantized: Some(rows) }
     }
 
     /// Weights that are plain numbers take the rows as they are under every numerics.
@@ -165,11 +172,26 @@ impl Executor for Host {
         let mut out = self.buffer(rows, weight.n());
         match &x.quantized {
             Some(x) if weight.is_quantised() => {
-                linear_fast(&self.pool, x, [Output { weights: weight, bias, y: &mut out }]);
+                linear_fast(
+                    &self.pool,
+                    x,
+                    [Output { weights: weight, bias, y: &mut out, adds: false }],
+                );
             }
             _ => tinygpt_kernels::linear(&self.pool, &x.x, rows, weight, bias, &mut out),
         }
         out
+    }
+
+    fn add_linear<'h>(&'h self, x: &mut Buffer<'h>, y: &Input<'h>, layer: &Linear) {
+        match &y.quantized {
+            Some(y) if layer.weight.is_quantised() => {
+                let Linear { weight: weights, bias } = layer;
+                let output = Output { weights, bias: bias.as_deref(), y: x, adds: true };
+                linear_fast(&self.pool, y, [output]);
+            }
+            _ => self.add(x, &self.linear(y, layer)),
+        }
     }
 
     fn linears<'h, const P: usize>(
@@ -184,7 +206,7 @@ impl Executor for Host {
         let mut buffers = out.iter_mut();
         let outputs = layers.map(|Linear { weight, bias }| {
             let y = buffers.next().expect("a buffer for each layer");
-            Output { weights: weight, bias: bias.as_deref(), y }
+            Output { weights: weight, bias: bias.as_deref(), y, adds: false }
         });
         linear_fast(&self.pool, quantized, outputs);
         out
@@ -314,6 +336,18 @@ impl Executor for Host {
 fn emptied<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.clear();
     elements.into_iter().map(|_| unreachable!("it was cleared")).collect()
+}
+
+/// Normalises whole rows of `x [T][C]`, from a row on.
+fn normalise(x: &Buffer<'_>, layer: &Norm, eps: f32) -> impl Fn(usize, &mut [f32]) + Sync {
+    let (x, width): (&[f32], _) = (x, x.width);
+    move |first, out| {
+        let x = &x[first * width..][..out.len()];
+        match &layer.bias {
+            Some(bias) => norm::layer_norm(x, &layer.weight, Some(bias), eps, out),
+            None => norm::rms_norm(x, &layer.weight, eps, out),
+        }
+    }
 }
 
 fn are_quantised(layers: &[&Linear]) -> bool {

@@ -41,16 +41,16 @@ impl<E: Executor> Llama<E> {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
         let attention = &block.attention;
-        let input = e.input(e.norm(x, &attention.norm, config.eps));
+        let input = e.normed(x, &attention.norm, config.eps);
         let [mut q, mut k, v] = e.linears(&input, [&attention.q, &attention.k, &attention.v]);
         e.rotate(angles, &mut q, config.head_dim);
         e.rotate(angles, &mut k, config.head_dim);
         let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        e.add(x, &e.linear(&e.input(attended), &attention.o));
+        e.add_linear(x, &e.input(attended), &attention.o);
 
-        let input = e.input(e.norm(x, &block.norm, config.eps));
+        let input = e.normed(x, &block.norm, config.eps);
         let gated = e.input(e.gated(&input, &block.gate, &block.up));
-        e.add(x, &e.linear(&gated, &block.down));
+        e.add_linear(x, &gated, &block.down);
     }
 }
 
