@@ -116,6 +116,16 @@ fn the_second_start_maps_what_the_first_packed_and_computes_the_same_bits() {
 }
 
 #[test]
+fn somebody_who_looks_all_the_time_does_not_keep_weights_from_being_written() {
+    let place = Place::new(GPT);
+    let engine = place.start();
+    wait_for("the pack", || {
+        common::report(&engine);
+        engine.store.as_ref().unwrap().stats().side_files == 1
+    });
+}
+
+#[test]
 fn a_pack_that_is_not_what_it_should_be_is_not_used_and_is_written_again() {
     let (place, first) = Place::packed(LLAMA);
     let whole = fs::read(place.pack()).unwrap();

@@ -109,6 +109,8 @@ struct Engine {
     sequences: Vec<Sequence>,
     unsynced: HashMap<SeqId, Done>,
     next: u64,
+    /// When there was something to compute last.
+    worked: Instant,
     families: HashMap<Fingerprint, Arc<Family>>,
     slabs: HashMap<Codec, Slabs>,
     index: Index,
@@ -195,6 +197,7 @@ fn live(
         sequences: Vec::new(),
         unsynced: HashMap::new(),
         next: 0,
+        worked: Instant::now(),
         families: HashMap::new(),
         slabs: HashMap::new(),
         claims: Claims::default(),
@@ -231,6 +234,9 @@ impl Engine {
             self.admit();
             self.follow();
             busy = self.step();
+            if busy {
+                self.worked = Instant::now();
+            }
             self.bury();
             if self.draining.is_some() && self.sequences.is_empty() && self.waiting.is_empty() {
                 return;
@@ -244,10 +250,12 @@ impl Engine {
         if !busy {
             let reloads = self.stale && self.unreadable.is_none();
             let idle = self.sequences.is_empty() && self.waiting.is_empty() && !reloads;
+            if idle && self.worked.elapsed() >= HEARTBEAT {
+                self.keep_pack();
+            }
             let patience = if idle { HEARTBEAT } else { GLANCE };
             match self.mailbox.recv_timeout(patience) {
                 Ok(message) => self.take(message),
-                Err(RecvTimeoutError::Timeout) if idle => self.keep_pack(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
@@ -293,8 +301,9 @@ impl Engine {
         self.shared.beat.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// Has weights that were packed in this process written: not before the engine has been idle
-    /// for a moment, since nobody waits for that and the first tokens want the processor.
+    /// Has weights that were packed in this process written: not before the engine has had nothing
+    /// to compute for a moment, since nobody waits for that and the first tokens want the
+    /// processor.
     fn keep_pack(&mut self) {
         if let (Some(kept), Some(unkept)) = (&self.kept, self.loaded.packed.take()) {
             kept.keep_pack(unkept);
