@@ -117,8 +117,9 @@ fn fast(pool: &Pool, x: &Quantized, weights: &Matrix, y: &mut [f32]) {
 
 /// The heads of SmolLM2-135M: sequences of so many rows from position `first` on, with one cache.
 fn attention<const S: usize>(pool: &Pool, element: Element, first: usize, rows: [usize; S]) {
-    let scale = 0.125;
-    let shape = Shape { heads: 9, kv_heads: 3, k_dim: 64, v_dim: 64, element, scale };
+    let (heads, kv_heads, k_dim, v_dim) = (9, 3, 64, 64);
+    let (scale, softcap, window) = (0.125, None, None);
+    let shape = Shape { heads, kv_heads, k_dim, v_dim, element, scale, softcap, window };
     let bytes = vec![[0x3c3c_3c3c_u32; 16]; shape.k_bytes() / 64];
     let block = Block { k: bytemuck::cast_slice(&bytes), v: bytemuck::cast_slice(&bytes) };
     let blocks = vec![block; (first + rows[0]).div_ceil(32)];

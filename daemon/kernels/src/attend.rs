@@ -3,10 +3,10 @@
 //! # The order
 //!
 //! Keys are cut at absolute multiples of 256 into chunks, and a chunk into blocks of 32 tokens.
-//! For a query at position `p`, with keys `0..=p` visible:
+//! For a query at position `p`, with keys `0..=p` visible, or the last `n` of them in a window:
 //!
 //! * a score is `scale * sum(q[d] k[d])`, fused multiply-adds over ascending `d` from 0, then one
-//!   product;
+//!   product; where scores are capped, `cap * tanh(score / cap)` of that;
 //! * a block is folded into the chunk's state `(m, l, acc)`, which starts at `(-inf, 0, 0)`:
 //!   `m' = max(m, scores)`, `a = exp(m - m')`, `p[t] = exp(s[t] - m')` or 0 where `t` is not
 //!   visible, `l = fma(l, a, tree(p[t] + p[t + 16]))`, `acc[d] = acc[d] a`, then fused
@@ -16,9 +16,11 @@
 //!   `A[d] = fma(A[d], a, acc[d] b)`;
 //! * the result is `A[d] / L`.
 //!
+//! Blocks and chunks of which a query sees nothing are not folded and not merged.
+//!
 //! Heads, query rows and chunks are spread over tasks as is convenient, and sequences that share
-//! blocks pass over them together: a query's bits depend on its position and the blocks alone. Tokens that a query cannot see are *selected* away: their keys
-//! and values may hold anything.
+//! blocks pass over them together: a query's bits depend on its position and the blocks alone.
+//! Tokens that a query cannot see are *selected* away: their keys and values may hold anything.
 
 mod block;
 mod chunks;
@@ -85,12 +87,21 @@ pub struct Shape {
     pub element: Element,
     /// What scores are multiplied with, usually `1 / sqrt(k_dim)`.
     pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// How many tokens a query sees, its own included; `None`: all up to its own.
+    pub window: Option<usize>,
 }
 
 impl Shape {
     /// Query heads of one kv head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// The first position that the query at `position` sees.
+    fn first_seen(&self, position: usize) -> usize {
+        self.window.map_or(0, |tokens| (position + 1).saturating_sub(tokens))
     }
 
     /// Bytes of one layer's keys in a block.
@@ -121,11 +132,12 @@ pub struct Sequence<'a> {
     /// The position of the first of them.
     pub first: usize,
     /// Blocks over positions `0..first + rows.len()`; the last may be partly filled, more are
-    /// ignored.
+    /// ignored, as are those before every row's window.
     pub blocks: &'a [Block<'a>],
 }
 
-/// Attends: `q[T][H][k_dim]` to `out[T][H][v_dim]`. The query at position `p` sees keys `0..=p`.
+/// Attends: `q[T][H][k_dim]` to `out[T][H][v_dim]`. The query at position `p` sees keys `0..=p`,
+/// or those of them in its window.
 ///
 /// Rows of no sequence are left alone.
 ///
@@ -155,6 +167,7 @@ pub(crate) fn attend_on(
 
 fn check(shape: &Shape, seqs: &[Sequence<'_>], q: &[f32], out: &[f32]) {
     assert!(shape.heads.is_multiple_of(shape.kv_heads), "H is a multiple of G: {shape:?}");
+    assert_ne!(shape.window, Some(0), "a query sees itself");
     let rows = q.len() / (shape.heads * shape.k_dim);
     assert_eq!(q.len(), rows * shape.heads * shape.k_dim, "q is [T][H][k_dim]");
     assert_eq!(out.len(), rows * shape.heads * shape.v_dim, "out is [T][H][v_dim]");
@@ -198,7 +211,9 @@ impl Plan {
         }
         let few = self.strips.len() * shape.kv_heads < 4 * threads;
         let is_wide = |s: &Strip| !few && s.rows.len() * shape.group() > WIDEST / 2;
-        let length = |s: &Strip| seqs[s.seq].first + s.rows.end - seqs[s.seq].rows.start;
+        let position = |s: &Strip, row| seqs[s.seq].first + row - seqs[s.seq].rows.start;
+        let seen = |s: &Strip| shape.first_seen(position(s, s.rows.start));
+        let length = |s: &Strip| position(s, s.rows.end) - seen(s);
         self.strips.sort_unstable_by_key(|s| (!is_wide(s), Reverse(length(s)), s.rows.start));
         self.strips.partition_point(is_wide)
     }
@@ -217,19 +232,14 @@ impl<'a> Call<'a> {
     /// One task: all blocks that the rows of a strip see, for the query heads of kv head `g`.
     fn attend(&self, strip: &Strip, g: usize) {
         let mut fold = self.fold(strip, g);
-        self.add(&mut fold, strip, g, 0..self.blocks(strip));
+        self.add(&mut fold, strip, g, self.blocks(strip));
         fold.end_chunk();
         self.write(&fold, strip, g);
     }
 
     /// A strip before its first block.
     fn fold(&self, strip: &Strip, g: usize) -> Fold {
-        self.fold_of(self.first(strip), self.queries(strip, g))
-    }
-
-    /// Queries of rows from position `first` on, before their first block.
-    fn fold_of(&self, first: usize, queries: impl Iterator<Item = &'a [f32]>) -> Fold {
-        Fold::new(self.isa, self.shape, first, queries)
+        Fold::new(self.isa, self.shape, self.first(strip), self.queries(strip, g))
     }
 
     fn queries(&self, strip: &Strip, g: usize) -> impl Iterator<Item = &'a [f32]> + use<'a> {
@@ -264,14 +274,16 @@ impl<'a> Call<'a> {
         seq.first + strip.rows.start - seq.rows.start
     }
 
-    /// How many blocks the rows of a strip see.
-    fn blocks(&self, strip: &Strip) -> usize {
-        (self.first(strip) + strip.rows.len()).div_ceil(BLOCK)
+    /// The blocks that the rows of a strip see, each some of them.
+    fn blocks(&self, strip: &Strip) -> Range<usize> {
+        let first = self.first(strip);
+        self.shape.first_seen(first) / BLOCK..(first + strip.rows.len()).div_ceil(BLOCK)
     }
 
-    /// The blocks of a chunk.
+    /// Those in a chunk.
     fn chunk(&self, strip: &Strip, chunk: usize) -> Range<usize> {
-        chunk * CHUNK..self.blocks(strip).min((chunk + 1) * CHUNK)
+        let Range { start, end } = self.blocks(strip);
+        start.max(chunk * CHUNK)..end.min((chunk + 1) * CHUNK)
     }
 }
 

@@ -27,7 +27,7 @@ use std::cell::RefCell;
 use std::num::NonZeroUsize;
 
 use self::weights::Weights;
-use crate::act::silu_mul_on;
+use crate::act::{Gate, gate_on};
 use crate::code::{BLOCK, Code, Step};
 use crate::disjoint::Disjoint;
 use crate::isa::Isa;
@@ -70,13 +70,13 @@ pub fn linear_fast<const P: usize>(pool: &Pool, x: &Quantized, outputs: [Output<
     linear_fast_on(Isa::best(), pool, x, outputs);
 }
 
-/// `y[T][N] = silu(x[T][K] G^T) * (x[T][K] U^T)`, the bits of two products and
-/// [`silu_mul`](crate::act::silu_mul).
+/// `y[T][N] = how(x[T][K] G^T) * (x[T][K] U^T)` of weights `[G, U]`, the bits of two products and
+/// [`gate`](crate::act::gate).
 ///
 /// # Panics
 /// As for [`linear_fast`], or when the matrices differ in shape.
-pub fn gated_fast(pool: &Pool, x: &Quantized, gate: &Matrix, up: &Matrix, y: &mut [f32]) {
-    gated_fast_on(Isa::best(), pool, x, [gate, up], y);
+pub fn gated_fast(pool: &Pool, x: &Quantized, how: Gate, weights: [&Matrix; 2], y: &mut [f32]) {
+    gated_fast_on(Isa::best(), pool, x, (how, weights), y);
 }
 
 fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs: [Output<'_>; P]) {
@@ -95,10 +95,16 @@ fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs:
     });
 }
 
-fn gated_fast_on(isa: Isa, pool: &Pool, x: &Quantized, weights: [&Matrix; 2], y: &mut [f32]) {
+fn gated_fast_on(
+    isa: Isa,
+    pool: &Pool,
+    x: &Quantized,
+    (how, weights): (Gate, [&Matrix; 2]),
+    y: &mut [f32],
+) {
     let [gate, up] = weights;
     assert_eq!((gate.n(), gate.k()), (up.n(), up.k()), "gate and up have one shape");
-    let gated = Gated { isa, x, weights, y: checked(x, gate, y) };
+    let gated = Gated { isa, x, how, weights, y: checked(x, gate, y) };
     over_tiles(pool, gate.n().div_ceil(LANES), 2 * x.rows() * x.k(), TASK, |tiles| {
         SCRATCH.with_borrow_mut(|scratch| tiles.for_each(|tile| gated.tile(tile, scratch)));
     });
@@ -183,6 +189,7 @@ impl Strips for Tile<'_> {
 struct Gated<'a> {
     isa: Isa,
     x: &'a Quantized,
+    how: Gate,
     weights: [&'a Matrix; 2],
     y: Disjoint<'a, f32>,
 }
@@ -208,7 +215,8 @@ impl Strips for GatedTile<'_> {
         self.weights[0].multiply(isa, &mut gate, &rows);
         self.weights[1].multiply(isa, &mut up, &rows);
         let mut sums = [[0.0; LANES]; R];
-        silu_mul_on(isa, gate.as_flattened(), up.as_flattened(), sums.as_flattened_mut());
+        let how = self.product.how;
+        gate_on(isa, how, gate.as_flattened(), up.as_flattened(), sums.as_flattened_mut());
         let n = self.product.weights[0].n();
         put(&self.product.y, n, row, self.tile, &sums, |y, sum| *y = sum);
     }
@@ -389,11 +397,12 @@ mod tests {
                     y
                 });
                 let mut want = vec![0.0; t * n];
-                silu_mul_on(Isa::PLAIN, &gate, &up, &mut want);
+                let how = if t == 3 { Gate::GeluTanh } else { Gate::Silu };
+                gate_on(Isa::PLAIN, how, &gate, &up, &mut want);
                 for (isa, pool) in isas().into_iter().zip([pool(1), pool(3)].iter().cycle()) {
                     let mut y = vec![f32::NAN; t * n];
-                    gated_fast_on(isa, pool, &x, [&w[0], &w[1]], &mut y);
-                    assert_eq!(bits(&y), bits(&want), "{t} rows, {w:?}, {isa:?}");
+                    gated_fast_on(isa, pool, &x, (how, [&w[0], &w[1]]), &mut y);
+                    assert_eq!(bits(&y), bits(&want), "{t} rows, {how:?}, {w:?}, {isa:?}");
                 }
             }
         }

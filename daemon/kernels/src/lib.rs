@@ -46,6 +46,7 @@ mod code;
 pub mod convert;
 mod disjoint;
 pub mod elementary;
+pub mod experts;
 mod fast;
 pub mod isa;
 pub mod lanes;
@@ -61,6 +62,7 @@ pub mod reference;
 pub mod rope;
 pub mod sample;
 
+pub use act::{Gate, Gelu};
 pub use attend::{Block, Element, Sequence, Shape, attend};
 pub use code::Code;
 pub use fast::{Output, gated_fast, linear_fast};

@@ -32,6 +32,20 @@ pub fn add(x: &mut [f32], y: &[f32]) {
     add_on(Isa::best(), x, y);
 }
 
+/// `x *= factor`.
+pub fn scale(x: &mut [f32], factor: f32) {
+    x.iter_mut().for_each(|x| *x *= factor);
+}
+
+/// `x += weight y`, one fused multiply-add for each element.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn add_scaled(x: &mut [f32], y: &[f32], weight: f32) {
+    assert_eq!(x.len(), y.len(), "rows of one shape");
+    add_scaled_on(Isa::best(), x, y, weight);
+}
+
 fn check(x: &[f32], weight: &[f32], out: &[f32]) {
     assert_eq!(x.len() % weight.len(), 0, "whole rows");
     assert_eq!(x.len(), out.len(), "as many results as inputs");
@@ -40,6 +54,7 @@ fn check(x: &[f32], weight: &[f32], out: &[f32]) {
 dispatched! { pub(crate) fn rms_norm_on(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_rows; }
 dispatched! { pub(crate) fn layer_norm_on(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) = layer_norm_rows; }
 dispatched! { fn add_on(x: &mut [f32], y: &[f32]) = add_rows; }
+dispatched! { fn add_scaled_on(x: &mut [f32], y: &[f32], weight: f32) = add_scaled_rows; }
 
 #[inline(always)]
 fn rms_norm_rows(_isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -80,6 +95,13 @@ fn layer_norm_rows(
 fn add_rows(_isa: Isa, x: &mut [f32], y: &[f32]) {
     for (x, &y) in x.iter_mut().zip(y) {
         *x += y;
+    }
+}
+
+#[inline(always)]
+fn add_scaled_rows(_isa: Isa, x: &mut [f32], y: &[f32], weight: f32) {
+    for (x, &y) in x.iter_mut().zip(y) {
+        *x = weight.mul_add(y, *x);
     }
 }
 
@@ -136,6 +158,16 @@ mod tests {
             let (before, y) = (x.clone(), noise(2, 37));
             add_on(isa, &mut x, &y);
             assert!((0..37).all(|i| x[i] == before[i] + y[i]));
+        }
+    }
+
+    #[test]
+    fn a_weighted_sum_rounds_once() {
+        for isa in isas() {
+            let mut x = noise(1, 37);
+            let (before, y) = (x.clone(), noise(2, 37));
+            add_scaled_on(isa, &mut x, &y, 0.3);
+            assert!((0..37).all(|i| x[i] == 0.3_f32.mul_add(y[i], before[i])));
         }
     }
 }

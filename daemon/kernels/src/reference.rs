@@ -2,9 +2,11 @@
 //!
 //! One scalar at a time in the order that the kernels promise, with no tiles, strips or tasks.
 
+use std::ops::Range;
+
 use crate::attend::{BLOCK, CHUNK, Element, Sequence, Shape};
 use crate::convert::{f32_from_bf16, f32_from_f16};
-use crate::elementary::exp;
+use crate::elementary::{exp, tanh};
 use crate::matrix::{Format, Matrix};
 use crate::quantized::Quantized;
 
@@ -130,12 +132,14 @@ impl State {
 /// One query at `position`, head `h`.
 fn attend_one(shape: &Shape, seq: &Sequence<'_>, position: usize, h: usize, q: &[f32]) -> Vec<f32> {
     let g = h / (shape.heads / shape.kv_heads);
-    let blocks = position / BLOCK + 1;
+    let keys = shape.window.map_or(0, |n| (position + 1).saturating_sub(n))..position + 1;
+    let blocks = keys.start / BLOCK..position / BLOCK + 1;
     let mut total = State::fresh(shape);
-    for start in (0..blocks).step_by(CHUNK) {
+    for start in (blocks.start / CHUNK * CHUNK..blocks.end).step_by(CHUNK) {
         let mut chunk = State::fresh(shape);
-        for block in start..blocks.min(start + CHUNK) {
-            let visible = (position + 1 - block * BLOCK).min(BLOCK);
+        for block in start.max(blocks.start)..blocks.end.min(start + CHUNK) {
+            let first = block * BLOCK;
+            let visible = keys.start.max(first) - first..keys.end.min(first + BLOCK) - first;
             fold_block(shape, &seq.blocks[block], g, q, visible, &mut chunk);
         }
         merge(&mut total, &chunk);
@@ -148,20 +152,23 @@ fn fold_block(
     block: &crate::attend::Block<'_>,
     g: usize,
     q: &[f32],
-    visible: usize,
+    visible: Range<usize>,
     state: &mut State,
 ) {
     let mut p = [0.0; BLOCK];
     let mut m = state.m;
-    for t in 0..visible {
+    for t in visible.clone() {
         let mut dot = 0.0_f32;
         for d in 0..shape.k_dim {
             dot = q[d].mul_add(element(shape, block.k, (g * shape.k_dim + d) * BLOCK + t), dot);
         }
         p[t] = dot * shape.scale;
+        if let Some(cap) = shape.softcap {
+            p[t] = cap * tanh(p[t] / cap);
+        }
         m = m.max(p[t]);
     }
-    for p in &mut p[..visible] {
+    for p in &mut p[visible.clone()] {
         *p = exp(*p - m);
     }
     let alpha = exp(state.m - m);
@@ -169,7 +176,7 @@ fn fold_block(
     state.l = state.l.mul_add(alpha, sum(&p));
     for d in 0..shape.v_dim {
         state.acc[d] *= alpha;
-        for t in 0..visible {
+        for t in visible.clone() {
             let v = element(shape, block.v, (g * BLOCK + t) * shape.v_dim + d);
             state.acc[d] = p[t].mul_add(v, state.acc[d]);
         }

@@ -28,6 +28,8 @@ pub struct Rope {
     convention: Convention,
     /// Radians per position, `[D / 2]`.
     frequencies: Vec<f64>,
+    /// What cosines and sines are multiplied with.
+    factor: f64,
     positions: usize,
     runs: Vec<OnceLock<Run>>,
 }
@@ -43,10 +45,13 @@ impl Run {
     // Out of line, so that the callers' instruction sets do not compile it again.
     #[cold]
     #[inline(never)]
-    fn new(frequencies: &[f64], first: usize) -> Self {
+    fn new(frequencies: &[f64], factor: f64, first: usize) -> Self {
         let positions = first..first + RUN;
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
-        let (sin, cos) = angles.map(sin_cos_f64).map(|(s, c)| (s as f32, c as f32)).unzip();
+        let (sin, cos) = angles
+            .map(sin_cos_f64)
+            .map(|(s, c)| ((s * factor) as f32, (c * factor) as f32))
+            .unzip();
         Self { cos, sin }
     }
 }
@@ -78,7 +83,13 @@ impl Rope {
     /// Tables for given frequencies (radians per position), one for each pair.
     pub fn from_frequencies(convention: Convention, frequencies: &[f64], positions: usize) -> Rope {
         let runs = vec![OnceLock::new(); positions.div_ceil(RUN)];
-        Rope { convention, frequencies: frequencies.to_vec(), positions, runs }
+        Rope { convention, frequencies: frequencies.to_vec(), factor: 1.0, positions, runs }
+    }
+
+    /// The same turns, which also multiply the length of what they turn by `factor`.
+    pub fn scaled(self, factor: f32) -> Rope {
+        let runs = vec![OnceLock::new(); self.runs.len()];
+        Rope { factor: factor.into(), runs, ..self }
     }
 
     /// Which channels make a pair.
@@ -116,7 +127,7 @@ impl Rope {
     pub fn row(&self, position: usize) -> (&[f32], &[f32]) {
         let (run, row) = (position / RUN, position % RUN);
         let Run { cos, sin } =
-            self.runs[run].get_or_init(|| Run::new(&self.frequencies, run * RUN));
+            self.runs[run].get_or_init(|| Run::new(&self.frequencies, self.factor, run * RUN));
         let pairs = self.frequencies.len();
         let range = row * pairs..(row + 1) * pairs;
         (&cos[range.clone()], &sin[range])
@@ -229,6 +240,18 @@ mod tests {
         assert_ne!(x[6..10], before[6..10]);
         assert_eq!(x[10..], before[10..]);
         assert_eq!(rope.positions(), 10);
+    }
+
+    #[test]
+    fn a_factor_multiplies_what_is_turned_and_nothing_else() {
+        let plain = Rope::new(Convention::HalfSplit, 8, 10_000.0, None, 100_000);
+        let doubled = plain.clone().scaled(2.0);
+        let x = noise(5, POSITIONS.len() * 12);
+        let [plain, doubled] = [plain, doubled].map(|rope| rotated(Isa::best(), &rope, &x, 1, 12));
+        for (i, (plain, doubled)) in plain.iter().zip(doubled).enumerate() {
+            let factor = if i % 12 < 8 { 2.0 } else { 1.0 };
+            assert_eq!(doubled, factor * plain, "{i}");
+        }
     }
 
     #[test]

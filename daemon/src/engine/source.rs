@@ -235,7 +235,7 @@ impl Source {
         let numerics = machine.label(self.numerics);
         let fields = Fields {
             weights: file.weights,
-            config: Digest::of("config", &checkpoint.config_digest_input),
+            config: Digest::of("config", &checkpoint.weights.config_digest_input()),
             tokenizer: Digest::of("tokenizer", &checkpoint.vocabulary_digest_input),
             adapter: Digest::of("adapter", b""),
             numerics: Digest::of("numerics", numerics.as_bytes()),

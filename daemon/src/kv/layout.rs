@@ -38,6 +38,24 @@ pub struct LayerShape {
 pub enum Window {
     /// Every earlier token and the query's own.
     Full,
+    /// The query's own token and the `n - 1` before it; `n` is at least 1.
+    Sliding(usize),
+}
+
+impl Window {
+    /// How many tokens a query sees at most, if there is a bound.
+    pub fn tokens(self) -> Option<usize> {
+        match self {
+            Self::Full => None,
+            Self::Sliding(n) => Some(n),
+        }
+    }
+
+    /// The positions that the query at `position` sees.
+    pub fn seen(self, position: usize) -> Range<usize> {
+        let end = position + 1;
+        self.tokens().map_or(0, |tokens| end.saturating_sub(tokens))..end
+    }
 }
 
 /// The arrangement of one model's blocks under one codec.
@@ -45,6 +63,8 @@ pub enum Window {
 pub struct Layout {
     codec: Codec,
     layers: Vec<Place>,
+    /// The window of each class.
+    classes: Vec<Window>,
     /// Bytes of the part of each class.
     parts: Vec<usize>,
 }
@@ -75,7 +95,7 @@ impl Layout {
             parts[class] = v.end;
             places.push(Place { shape: *shape, class, k, v });
         }
-        Self { codec, layers: places, parts }
+        Self { codec, layers: places, classes, parts }
     }
 
     /// The codec of every block.
@@ -86,6 +106,11 @@ impl Layout {
     /// The number of layers.
     pub fn layers(&self) -> usize {
         self.layers.len()
+    }
+
+    /// The window of each class, in order.
+    pub fn classes(&self) -> &[Window] {
+        &self.classes
     }
 
     /// The bytes of each part of a block, in class order.
@@ -106,6 +131,11 @@ impl Layout {
     /// The shape of `layer`'s rows.
     pub fn shape(&self, layer: usize) -> LayerShape {
         self.layers[layer].shape
+    }
+
+    /// What queries of `layer` may see.
+    pub fn window(&self, layer: usize) -> Window {
+        self.classes[self.layers[layer].class]
     }
 
     /// The part that holds `layer`.
@@ -153,6 +183,17 @@ mod tests {
         }
         assert_eq!(layout.parts(), &[end]);
         assert_eq!(layout.token_bytes(), 4 * 3 * (64 + 32) * 2);
+    }
+
+    #[test]
+    fn layers_with_one_window_share_a_part() {
+        let windows = [Window::Sliding(64), Window::Full, Window::Sliding(64), Window::Sliding(8)];
+        let layout = Layout::new(Codec::F32, &windows.map(|window| (SHAPE, window)));
+        assert_eq!([0, 1, 2, 3].map(|layer| layout.class(layer)), [0, 1, 0, 2]);
+        assert_eq!([0, 1, 2, 3].map(|layer| layout.window(layer)), windows);
+        let layer = 32 * 3 * (64 + 32) * 4;
+        assert_eq!(layout.parts(), [2 * layer, layer, layer]);
+        assert_eq!((layout.k(2).start, layout.k(1).start), (layer, 0));
     }
 
     #[test]

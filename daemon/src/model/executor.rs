@@ -12,12 +12,13 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use tinygpt_kernels::{Matrix, Rope};
+use tinygpt_kernels::{Gate, Gelu, Matrix, Rope, Shape};
 
 use super::Batch;
 use super::host::Buffer;
 use super::load::{Attention, Linear, Norm};
 use crate::kv::device::{DeviceError, Tier};
+use crate::kv::layout::{LayerShape, Layout};
 use crate::kv::seq::KvSeq;
 
 /// Weights of a product, where an executor keeps them.
@@ -25,6 +26,35 @@ pub type LinearOf<E> = Linear<<E as Executor>::Matrix, <E as Executor>::Vector>;
 
 /// Weights of a normalisation, where an executor keeps them.
 pub type NormOf<E> = Norm<<E as Executor>::Vector>;
+
+/// Weights of the half of a block that attends, where an executor keeps them.
+pub type AttentionOf<E> = Attention<<E as Executor>::Matrix, <E as Executor>::Vector>;
+
+/// How queries score keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores {
+    /// H
+    pub heads: usize,
+    /// What the product of a query and a key is multiplied with.
+    pub scale: f32,
+    /// A score then becomes `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+}
+
+impl Scores {
+    /// The usual ones: `1 / sqrt(D)`.
+    pub fn of(heads: usize, head_dim: usize) -> Self {
+        Self { heads, scale: 1.0 / (head_dim as f32).sqrt(), softcap: None }
+    }
+
+    /// With what the caches of a layer look like.
+    pub(super) fn shape(self, layout: &Layout, layer: usize) -> Shape {
+        let Self { heads, scale, softcap } = self;
+        let LayerShape { kv_heads, k_dim, v_dim } = layout.shape(layer);
+        let (element, window) = (layout.codec().element(), layout.window(layer).tokens());
+        Shape { heads, kv_heads, k_dim, v_dim, element, scale, softcap, window }
+    }
+}
 
 /// Runs operations on rows.
 pub trait Executor: Debug {
@@ -40,7 +70,7 @@ pub trait Executor: Debug {
     type Input<'e>
     where
         Self: 'e;
-    /// What turns rows to their positions, made once for all layers.
+    /// What turns rows to their positions by each of several ropes, made once for all layers.
     type Angles<'e>
     where
         Self: 'e;
@@ -69,7 +99,11 @@ pub trait Executor: Debug {
     /// The rows `[T][C]` at `wanted`.
     fn gather<'e>(&'e self, x: &Self::Rows<'e>, wanted: &[usize]) -> Self::Rows<'e>;
 
-    /// RMSNorm, or LayerNorm where there is a bias: `[T][C]`.
+    /// `x *= factor`, `x [T][C]`.
+    fn scale(&self, x: &mut Self::Rows<'_>, factor: f32);
+
+    /// RMSNorm, or LayerNorm where there is a bias: `[T][C]`. Where a gain is shorter than a row,
+    /// each piece of its length is normalised by itself: heads `[T][H][D]` with a gain `[D]`.
     fn norm<'e>(&'e self, x: &Self::Rows<'e>, layer: &NormOf<Self>, eps: f32) -> Self::Rows<'e>;
 
     /// Rows of K for products with weights that may be quantised.
@@ -112,35 +146,49 @@ pub trait Executor: Debug {
         layers.map(|layer| self.linear(x, layer))
     }
 
-    /// `silu(gate(x)) * up(x)`: `[T][N]`.
+    /// `how(gate(x)) * up(x)`: `[T][N]`.
     fn gated<'e>(
         &'e self,
         x: &Self::Input<'e>,
+        how: Gate,
         gate: &LinearOf<Self>,
         up: &LinearOf<Self>,
     ) -> Self::Rows<'e> {
         let [gate, up] = self.linears(x, [gate, up]);
-        self.silu_mul(&gate, &up)
+        self.gate(how, &gate, &up)
     }
+
+    /// For each row, what the `top` experts with its largest `scores [T][E]` make of it, weighted
+    /// and added in the order of the experts; `expert` runs one on some rows. `[T][N]`.
+    ///
+    /// Weights are softmax probabilities, over their sum where they are more than one. Among equal
+    /// scores the earlier expert wins.
+    fn mix<'e>(
+        &'e self,
+        x: &Self::Input<'e>,
+        scores: &Self::Rows<'e>,
+        top: usize,
+        expert: impl Fn(usize, Self::Input<'e>) -> Self::Rows<'e>,
+    ) -> Self::Rows<'e>;
 
     /// `x += y`, both `[T][N]`.
     fn add<'e>(&'e self, x: &mut Self::Rows<'e>, y: &Self::Rows<'e>);
 
-    /// `silu(gate) * up`, all `[T][N]`.
-    fn silu_mul<'e>(&'e self, gate: &Self::Rows<'e>, up: &Self::Rows<'e>) -> Self::Rows<'e>;
+    /// `how(gate) * up`, all `[T][N]`.
+    fn gate<'e>(&'e self, how: Gate, gate: &Self::Rows<'e>, up: &Self::Rows<'e>) -> Self::Rows<'e>;
 
-    /// `x = gelu(x)`, the exact one with erf.
-    fn gelu(&self, x: &mut Self::Rows<'_>);
+    /// `x = gelu(x)`.
+    fn gelu(&self, x: &mut Self::Rows<'_>, how: Gelu);
 
-    /// What turns rows at `positions`.
+    /// What turns rows at `positions` by any of `ropes`.
     fn angles<'e>(
         &'e self,
-        rope: &'e Rope,
+        ropes: &'e [Rope],
         positions: impl Iterator<Item = u32>,
     ) -> Self::Angles<'e>;
 
-    /// Turns rows `x [T][H][dim]`.
-    fn rotate(&self, angles: &Self::Angles<'_>, x: &mut Self::Rows<'_>, dim: usize);
+    /// Turns rows `x [T][H][dim]` by one of the ropes.
+    fn rotate(&self, angles: &Self::Angles<'_>, rope: usize, x: &mut Self::Rows<'_>, dim: usize);
 
     /// Makes ready to compute `rows` more rows of a sequence.
     ///
@@ -149,8 +197,8 @@ pub trait Executor: Debug {
     fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError>;
 
     /// Adds `layer`'s keys `k [T][G*D]` and values `v [T][G*D]` to the caches, then attends with
-    /// `q [T][H*D]`, each row over its own sequence up to itself: `[T][H*D]`. The sequences are
-    /// prepared for their rows.
+    /// `q [T][H*D]`, each row over what the layer's window shows of its own sequence up to itself:
+    /// `[T][H*D]`. The sequences are prepared for their rows.
     ///
     /// Rows are attended in stored form, never as they were computed, so that a row of this slice
     /// counts for later rows exactly as it will for a later request.
@@ -159,7 +207,7 @@ pub trait Executor: Debug {
         layer: usize,
         batch: &Batch,
         kv: &mut [&mut KvSeq],
-        heads: usize,
+        scores: Scores,
         qkv: [&Self::Rows<'e>; 3],
     ) -> Self::Rows<'e>;
 
@@ -224,21 +272,24 @@ impl Norm {
 
 impl Attention {
     /// The same weights, where `executor` keeps them.
-    pub(super) fn place<E: Executor>(
-        self,
-        executor: &E,
-    ) -> Result<Attention<E::Matrix, E::Vector>, DeviceError> {
+    pub(super) fn place<E: Executor>(self, executor: &E) -> Result<AttentionOf<E>, DeviceError> {
         Ok(Attention {
             norm: self.norm.place(executor)?,
             q: self.q.place(executor)?,
             k: self.k.place(executor)?,
             v: self.v.place(executor)?,
             o: self.o.place(executor)?,
+            q_norm: self.q_norm.map(|norm| norm.place(executor)).transpose()?,
+            k_norm: self.k_norm.map(|norm| norm.place(executor)).transpose()?,
         })
     }
 
     pub(super) fn linears(&self) -> [&Linear; 4] {
         [&self.q, &self.k, &self.v, &self.o]
+    }
+
+    pub(super) fn norms(&self) -> impl Iterator<Item = &Norm> {
+        std::iter::once(&self.norm).chain(&self.q_norm).chain(&self.k_norm)
     }
 }
 

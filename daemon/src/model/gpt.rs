@@ -1,17 +1,17 @@
-//! TinyGPT's from-scratch architecture: pre-LayerNorm blocks, learned absolute positions, biases
-//! everywhere, exact-erf GELU, tied head.
+//! TinyGPT's from-scratch architecture and GPT-2: pre-LayerNorm blocks, learned absolute
+//! positions, biases everywhere, GELU, tied head.
 
 use tinygpt_kernels::Matrix;
 
-use super::executor::{Executor, positions};
+use super::attention::Attending;
+use super::executor::{Executor, Scores, positions};
 use super::host::Buffer;
-use super::load::{GptBlock, GptConfig, GptWeights, Linear, Norm};
-use super::{Batch, Dimensions, Model};
+use super::load::{Dense, Experts, GptBlock, GptWeights, Linear, Mlp, Norm};
+use super::{Batch, Model};
 use crate::kv::device::{DeviceError, Tier};
-use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
-/// A TinyGPT model.
+/// A GPT model.
 #[derive(Debug)]
 pub struct Gpt<E: Executor> {
     executor: E,
@@ -36,16 +36,30 @@ impl<E: Executor> Gpt<E> {
     ) {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
-        let attention = &block.attention;
-        let input = e.normed(x, &attention.norm, config.eps);
-        let [q, k, v] = e.linears(&input, [&attention.q, &attention.k, &attention.v]);
-        let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        e.add_linear(x, &e.input(attended), &attention.o);
+        let head_dim = config.width / config.heads;
+        let scores = Scores::of(config.heads, head_dim);
+        let attending = Attending::<E> { layer, scores, head_dim, eps: config.eps, turn: None };
+        let attended = attending.run(e, &block.attention, x, batch, kv);
+        e.add_linear(x, &e.input(attended), &block.attention.o);
 
         let input = e.normed(x, &block.norm, config.eps);
-        let mut inner = e.linear(&input, &block.fc_in);
-        e.gelu(&mut inner);
-        e.add_linear(x, &e.input(inner), &block.fc_out);
+        match &block.mlp {
+            Mlp::Dense(dense) => e.add_linear(x, &self.inner(&input, dense), &dense.fc_out),
+            Mlp::Experts(Experts { router, experts }) => {
+                let top = config.experts.map_or(1, |experts| experts.top);
+                let expert = |expert: usize, x| {
+                    e.linear(&self.inner(&x, &experts[expert]), &experts[expert].fc_out)
+                };
+                e.add(x, &e.mix(&input, &e.linear(&input, router), top, expert));
+            }
+        }
+    }
+
+    /// `gelu(fc_in x)`, `[T][M]`.
+    fn inner<'e>(&'e self, x: &E::Input<'e>, dense: &Dense<E::Matrix, E::Vector>) -> E::Input<'e> {
+        let mut inner = self.executor.linear(x, &dense.fc_in);
+        self.executor.gelu(&mut inner, self.weights.config.activation);
+        self.executor.input(inner)
     }
 }
 
@@ -68,14 +82,6 @@ impl GptWeights {
         })
     }
 
-    pub(super) fn dimensions(&self) -> Dimensions {
-        let GptConfig { width, heads, vocab, context, .. } = self.config;
-        let dim = width / heads;
-        let shape = LayerShape { kv_heads: heads, k_dim: dim, v_dim: dim };
-        let layers = vec![(shape, Window::Full); self.config.layers];
-        Dimensions { width, heads, vocab, context, layers }
-    }
-
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
         let linears = self.blocks.iter().flat_map(GptBlock::linears);
         let blocks = linears.map(|linear| &linear.weight);
@@ -83,7 +89,7 @@ impl GptWeights {
     }
 
     pub(super) fn vectors(&self) -> Vec<&[f32]> {
-        let norms = self.blocks.iter().flat_map(|block| [&block.attention.norm, &block.norm]);
+        let norms = self.blocks.iter().flat_map(|block| block.norms());
         let linears = self.blocks.iter().flat_map(GptBlock::linears);
         let biases = linears.filter_map(|linear| linear.bias.as_deref());
         let norms = norms.chain([&self.final_norm]).flat_map(Norm::vectors);
@@ -99,13 +105,50 @@ impl GptBlock {
         Ok(GptBlock {
             attention: self.attention.place(executor)?,
             norm: self.norm.place(executor)?,
-            fc_in: self.fc_in.place(executor)?,
-            fc_out: self.fc_out.place(executor)?,
+            mlp: self.mlp.place(executor)?,
         })
     }
 
     fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.attention.linears().into_iter().chain([&self.fc_in, &self.fc_out])
+        self.attention.linears().into_iter().chain(self.mlp.linears())
+    }
+
+    fn norms(&self) -> impl Iterator<Item = &Norm> {
+        self.attention.norms().chain([&self.norm])
+    }
+}
+
+impl Mlp {
+    fn place<E: Executor>(self, executor: &E) -> Result<Mlp<E::Matrix, E::Vector>, DeviceError> {
+        Ok(match self {
+            Self::Dense(dense) => Mlp::Dense(dense.place(executor)?),
+            Self::Experts(Experts { router, experts }) => Mlp::Experts(Experts {
+                router: router.place(executor)?,
+                experts: experts
+                    .into_iter()
+                    .map(|expert| expert.place(executor))
+                    .collect::<Result<_, _>>()?,
+            }),
+        })
+    }
+
+    fn linears(&self) -> Vec<&Linear> {
+        match self {
+            Self::Dense(dense) => dense.linears().to_vec(),
+            Self::Experts(Experts { router, experts }) => {
+                std::iter::once(router).chain(experts.iter().flat_map(Dense::linears)).collect()
+            }
+        }
+    }
+}
+
+impl Dense {
+    fn place<E: Executor>(self, executor: &E) -> Result<Dense<E::Matrix, E::Vector>, DeviceError> {
+        Ok(Dense { fc_in: self.fc_in.place(executor)?, fc_out: self.fc_out.place(executor)? })
+    }
+
+    fn linears(&self) -> [&Linear; 2] {
+        [&self.fc_in, &self.fc_out]
     }
 }
 

@@ -8,11 +8,11 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use tinygpt_kernels::{
-    Block, Matrix, Output, Pool, Quantized, Rope, Sequence, Shape, act, gated_fast, linear_fast,
-    norm,
+    Block, Gate, Gelu, Matrix, Output, Pool, Quantized, Rope, Sequence, act, experts, gated_fast,
+    linear_fast, norm,
 };
 
-use super::executor::Executor;
+use super::executor::{Executor, Scores};
 use super::load::{Linear, Norm};
 use super::{Batch, Numerics};
 use crate::kv::device::{DeviceError, Tier};
@@ -54,7 +54,7 @@ pub struct Input<'h> {
 #[derive(Debug)]
 pub struct Angles<'h> {
     host: &'h Host,
-    rope: &'h Rope,
+    ropes: &'h [Rope],
     positions: Vec<u32>,
 }
 
@@ -90,6 +90,12 @@ impl Host {
             memory = vec![0.0; len];
         }
         Buffer { host: Some(self), memory, len, width }
+    }
+
+    fn zeros(&self, rows: usize, width: usize) -> Buffer<'_> {
+        let mut buffer = self.buffer(rows, width);
+        buffer.fill(0.0);
+        buffer
     }
 }
 
@@ -135,6 +141,10 @@ impl Executor for Host {
             out.copy_from_slice(&x[row * width..(row + 1) * width]);
         }
         out
+    }
+
+    fn scale(&self, x: &mut Buffer<'_>, factor: f32) {
+        norm::scale(x, factor);
     }
 
     fn norm<'h>(&'h self, x: &Buffer<'h>, layer: &Norm, eps: f32) -> Buffer<'h> {
@@ -212,19 +222,41 @@ impl Executor for Host {
         out
     }
 
-    fn gated<'h>(&'h self, x: &Input<'h>, gate: &Linear, up: &Linear) -> Buffer<'h> {
+    fn gated<'h>(&'h self, x: &Input<'h>, how: Gate, gate: &Linear, up: &Linear) -> Buffer<'h> {
         let plain = gate.bias.is_none() && up.bias.is_none();
         match &x.quantized {
             Some(quantized) if plain && are_quantised(&[gate, up]) => {
                 let mut out = self.buffer(x.x.rows(), gate.weight.n());
-                gated_fast(&self.pool, quantized, &gate.weight, &up.weight, &mut out);
+                gated_fast(&self.pool, quantized, how, [&gate.weight, &up.weight], &mut out);
                 out
             }
             _ => {
                 let [gate, up] = self.linears(x, [gate, up]);
-                self.silu_mul(&gate, &up)
+                self.gate(how, &gate, &up)
             }
         }
+    }
+
+    fn mix<'h>(
+        &'h self,
+        x: &Input<'h>,
+        scores: &Buffer<'h>,
+        top: usize,
+        expert: impl Fn(usize, Input<'h>) -> Buffer<'h>,
+    ) -> Buffer<'h> {
+        let mut mixed: Option<Buffer<'h>> = None;
+        for (number, chosen) in experts::choose(scores, scores.width, top).iter().enumerate() {
+            if chosen.rows.is_empty() {
+                continue;
+            }
+            let out = expert(number, self.input(self.gather(&x.x, &chosen.rows)));
+            let width = out.width;
+            let mixed = mixed.get_or_insert_with(|| self.zeros(x.x.rows(), width));
+            for ((row, weight), out) in chosen.iter().zip(out.chunks_exact(width)) {
+                norm::add_scaled(&mut mixed[row * width..][..width], out, weight);
+            }
+        }
+        mixed.unwrap_or_else(|| self.buffer(0, x.x.width))
     }
 
     fn add<'h>(&'h self, x: &mut Buffer<'h>, y: &Buffer<'h>) {
@@ -232,30 +264,30 @@ impl Executor for Host {
         self.pool.rows(x, width, |first, x| norm::add(x, &y[first * width..][..x.len()]));
     }
 
-    fn silu_mul<'h>(&'h self, gate: &Buffer<'h>, up: &Buffer<'h>) -> Buffer<'h> {
+    fn gate<'h>(&'h self, how: Gate, gate: &Buffer<'h>, up: &Buffer<'h>) -> Buffer<'h> {
         let mut out = self.buffer(gate.rows(), gate.width);
         let (gate, up, width): (&[f32], &[f32], _) = (gate, up, gate.width);
         self.pool.rows(&mut out, width, |first, out| {
             let rows = first * width..first * width + out.len();
-            act::silu_mul(&gate[rows.clone()], &up[rows], out);
+            act::gate(how, &gate[rows.clone()], &up[rows], out);
         });
         out
     }
 
-    fn gelu(&self, x: &mut Buffer<'_>) {
+    fn gelu(&self, x: &mut Buffer<'_>, how: Gelu) {
         let width = x.width;
-        self.pool.rows(x, width, |_, x| act::gelu_erf(x));
+        self.pool.rows(x, width, |_, x| act::gelu(how, x));
     }
 
-    fn angles<'h>(&'h self, rope: &'h Rope, positions: impl Iterator<Item = u32>) -> Angles<'h> {
+    fn angles<'h>(&'h self, ropes: &'h [Rope], positions: impl Iterator<Item = u32>) -> Angles<'h> {
         let mut spare = self.spare_positions.take();
         spare.clear();
         spare.extend(positions);
-        Angles { host: self, rope, positions: spare }
+        Angles { host: self, ropes, positions: spare }
     }
 
-    fn rotate(&self, angles: &Angles<'_>, x: &mut Buffer<'_>, dim: usize) {
-        let (rope, positions, width) = (angles.rope, &angles.positions, x.width);
+    fn rotate(&self, angles: &Angles<'_>, rope: usize, x: &mut Buffer<'_>, dim: usize) {
+        let (rope, positions, width) = (&angles.ropes[rope], &angles.positions, x.width);
         self.pool.rows(x, width, |first, rows| {
             let positions = &positions[first..first + rows.len() / width];
             rope.apply(rows, width / dim, dim, positions);
@@ -271,7 +303,7 @@ impl Executor for Host {
         layer: usize,
         batch: &Batch,
         kv: &mut [&mut KvSeq],
-        heads: usize,
+        scores: Scores,
         [q, k, v]: [&Buffer<'h>; 3],
     ) -> Buffer<'h> {
         let Some(layout) = kv.first().map(|seq| seq.layout().clone()) else {
@@ -291,16 +323,8 @@ impl Executor for Host {
             rest = others;
             Sequence { rows: slice.clone(), first: seq.len(), blocks }
         }));
-        let rows = layout.shape(layer);
-        let shape = Shape {
-            heads,
-            kv_heads: rows.kv_heads,
-            k_dim: rows.k_dim,
-            v_dim: rows.v_dim,
-            element: layout.codec().element(),
-            scale: 1.0 / (rows.k_dim as f32).sqrt(),
-        };
-        let mut out = self.buffer(batch.tokens.len(), heads * rows.v_dim);
+        let shape = scores.shape(&layout, layer);
+        let mut out = self.buffer(batch.tokens.len(), shape.heads * shape.v_dim);
         tinygpt_kernels::attend(&self.pool, &shape, &sequences, q, &mut out);
         self.spare_sequences.replace(emptied(sequences));
         self.spare_views.replace(emptied(views));

@@ -1,13 +1,16 @@
 //! The Llama family: RMSNorm, rotary positions, grouped-query attention, SiLU-gated MLP.
+//!
+//! Its members differ in what is there: biases of projections, norms of heads, layers that are not
+//! told positions or see a window only.
 
-use tinygpt_kernels::{Matrix, Rope};
+use tinygpt_kernels::{Gate, Matrix, Rope};
 
-use super::executor::{Executor, positions};
+use super::attention::Attending;
+use super::executor::{Executor, Scores, positions};
 use super::host::Buffer;
-use super::load::{Linear, LlamaBlock, LlamaConfig, LlamaWeights, Norm};
-use super::{Batch, Dimensions, Model};
+use super::load::{Linear, LlamaBlock, LlamaWeights, Norm};
+use super::{Batch, Model};
 use crate::kv::device::{DeviceError, Tier};
-use crate::kv::layout::{LayerShape, Window};
 use crate::kv::seq::KvSeq;
 
 /// A Llama model.
@@ -15,7 +18,7 @@ use crate::kv::seq::KvSeq;
 pub struct Llama<E: Executor> {
     executor: E,
     weights: LlamaWeights<E::Matrix, E::Vector>,
-    rope: Rope,
+    ropes: Vec<Rope>,
 }
 
 impl<E: Executor> Llama<E> {
@@ -24,10 +27,8 @@ impl<E: Executor> Llama<E> {
     /// # Errors
     /// When the executor has no room for the weights.
     pub fn new(weights: LlamaWeights, executor: E) -> Result<Self, DeviceError> {
-        let config = &weights.config;
-        let (base, factors) = (f64::from(config.rope_base), config.rope_factors.as_deref());
-        let rope = Rope::new(config.rope, config.head_dim, base, factors, config.context);
-        Ok(Self { weights: weights.place(&executor)?, executor, rope })
+        let ropes = weights.config.tables();
+        Ok(Self { weights: weights.place(&executor)?, executor, ropes })
     }
 
     fn block<'e>(
@@ -40,16 +41,18 @@ impl<E: Executor> Llama<E> {
     ) {
         let (e, config, block) =
             (&self.executor, &self.weights.config, &self.weights.blocks[layer]);
-        let attention = &block.attention;
-        let input = e.normed(x, &attention.norm, config.eps);
-        let [mut q, mut k, v] = e.linears(&input, [&attention.q, &attention.k, &attention.v]);
-        e.rotate(angles, &mut q, config.head_dim);
-        e.rotate(angles, &mut k, config.head_dim);
-        let attended = e.attend(layer, batch, kv, config.heads, [&q, &k, &v]);
-        e.add_linear(x, &e.input(attended), &attention.o);
+        let attending = Attending::<E> {
+            layer,
+            scores: Scores::of(config.heads, config.head_dim),
+            head_dim: config.head_dim,
+            eps: config.eps,
+            turn: config.plan[layer].rope.map(|rope| (angles, rope)),
+        };
+        let attended = attending.run(e, &block.attention, x, batch, kv);
+        e.add_linear(x, &e.input(attended), &block.attention.o);
 
         let input = e.normed(x, &block.norm, config.eps);
-        let gated = e.input(e.gated(&input, &block.gate, &block.up));
+        let gated = e.input(e.gated(&input, Gate::Silu, &block.gate, &block.up));
         e.add_linear(x, &gated, &block.down);
     }
 }
@@ -60,24 +63,14 @@ impl LlamaWeights {
         self,
         executor: &E,
     ) -> Result<LlamaWeights<E::Matrix, E::Vector>, DeviceError> {
+        let blocks = self.blocks.into_iter().map(|block| block.place(executor));
         Ok(LlamaWeights {
             config: self.config,
             token_embedding: executor.matrix(self.token_embedding)?,
             final_norm: self.final_norm.place(executor)?,
             head: self.head.map(|head| executor.matrix(head)).transpose()?,
-            blocks: self
-                .blocks
-                .into_iter()
-                .map(|block| block.place(executor))
-                .collect::<Result<_, _>>()?,
+            blocks: blocks.collect::<Result<_, _>>()?,
         })
-    }
-
-    pub(super) fn dimensions(&self) -> Dimensions {
-        let LlamaConfig { width, heads, vocab, context, kv_heads, head_dim: dim, .. } = self.config;
-        let shape = LayerShape { kv_heads, k_dim: dim, v_dim: dim };
-        let layers = vec![(shape, Window::Full); self.config.layers];
-        Dimensions { width, heads, vocab, context, layers }
     }
 
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
@@ -87,7 +80,7 @@ impl LlamaWeights {
     }
 
     pub(super) fn vectors(&self) -> Vec<&[f32]> {
-        let norms = self.blocks.iter().flat_map(|block| [&block.attention.norm, &block.norm]);
+        let norms = self.blocks.iter().flat_map(LlamaBlock::norms);
         let linears = self.blocks.iter().flat_map(LlamaBlock::linears);
         let biases = linears.filter_map(|linear| linear.bias.as_deref());
         norms.chain([&self.final_norm]).flat_map(Norm::vectors).chain(biases).collect()
@@ -111,6 +104,10 @@ impl LlamaBlock {
     fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.attention.linears().into_iter().chain([&self.gate, &self.up, &self.down])
     }
+
+    fn norms(&self) -> impl Iterator<Item = &Norm> {
+        self.attention.norms().chain([&self.norm])
+    }
 }
 
 impl<E: Executor> Model for Llama<E> {
@@ -120,7 +117,7 @@ impl<E: Executor> Model for Llama<E> {
 
     fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
-        let angles = e.angles(&self.rope, positions(batch, kv));
+        let angles = e.angles(&self.ropes, positions(batch, kv));
         let mut x = e.embed(&batch.tokens, &weights.token_embedding);
         for layer in 0..weights.blocks.len() {
             self.block(layer, &mut x, &angles, batch, kv);

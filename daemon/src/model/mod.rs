@@ -9,8 +9,10 @@
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
 
+mod attention;
 pub mod device;
 pub mod executor;
+pub mod gemma;
 pub mod gpt;
 pub mod host;
 pub mod identity;
@@ -172,6 +174,7 @@ fn assemble<E: Executor + 'static>(
     Ok(match weights {
         Weights::Gpt(weights) => Box::new(gpt::Gpt::new(weights, executor)?),
         Weights::Llama(weights) => Box::new(llama::Llama::new(weights, executor)?),
+        Weights::Gemma(weights) => Box::new(gemma::Gemma::new(weights, executor)?),
     })
 }
 
@@ -179,8 +182,9 @@ impl Weights {
     /// How large the model is.
     pub fn dimensions(&self) -> Dimensions {
         match self {
-            Weights::Gpt(weights) => weights.dimensions(),
-            Weights::Llama(weights) => weights.dimensions(),
+            Weights::Gpt(weights) => weights.config.dimensions(),
+            Weights::Llama(weights) => weights.config.dimensions(),
+            Weights::Gemma(weights) => weights.config.llama.dimensions(),
         }
     }
 
@@ -189,6 +193,7 @@ impl Weights {
         match self {
             Weights::Gpt(weights) => weights.matrices(),
             Weights::Llama(weights) => weights.matrices(),
+            Weights::Gemma(weights) => weights.matrices(),
         }
     }
 
@@ -197,6 +202,7 @@ impl Weights {
         match self {
             Weights::Gpt(weights) => weights.vectors(),
             Weights::Llama(weights) => weights.vectors(),
+            Weights::Gemma(weights) => weights.vectors(),
         }
     }
 }

@@ -28,7 +28,7 @@ fn llama(file: &[u8]) -> LlamaWeights {
     let pool = Pool::new(NonZeroUsize::new(2).unwrap());
     match load(file, &pool).unwrap().weights {
         Weights::Llama(weights) => weights,
-        Weights::Gpt(_) => panic!("a GGUF file"),
+        _ => panic!("a llama"),
     }
 }
 

@@ -60,7 +60,7 @@ dispatched! {
 }
 dispatched! {
     pub(super) fn soften_on[const R: usize][R](
-        p: &mut [[Lanes; 2]; R], visible: &[usize; R], m: &mut [f32; R], l: &mut [f32; R],
+        p: &mut [[Lanes; 2]; R], visible: &[Range<usize>; R], m: &mut [f32; R], l: &mut [f32; R],
     ) -> [f32; R] = soften;
 }
 dispatched! {
@@ -69,7 +69,7 @@ dispatched! {
     ) = weigh;
 }
 dispatched! {
-    pub(super) fn merge_on(first: usize, chunk: &Part<'_>, total: &mut States) = merge;
+    pub(super) fn merge_on(queries: Range<usize>, chunk: &Part<'_>, total: &mut States) = merge;
 }
 
 #[inline(always)]
@@ -121,14 +121,16 @@ fn score<const R: usize>(
 fn soften<const R: usize>(
     _isa: Isa,
     p: &mut [[Lanes; 2]; R],
-    visible: &[usize; R],
+    visible: &[Range<usize>; R],
     m: &mut [f32; R],
     l: &mut [f32; R],
 ) -> [f32; R] {
     let mut largest = [0.0; R];
     for r in 0..R {
-        if visible[r] < BLOCK {
-            p[r].as_flattened_mut()[visible[r]..].fill(f32::NEG_INFINITY);
+        if visible[r].len() < BLOCK {
+            let p = p[r].as_flattened_mut();
+            p[..visible[r].start].fill(f32::NEG_INFINITY);
+            p[visible[r].end..].fill(f32::NEG_INFINITY);
         }
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
@@ -183,11 +185,11 @@ fn weigh<const R: usize>(
     }
 }
 
-/// Merges a chunk's states into the totals of the queries from `first` on.
+/// Merges a chunk's states into the totals of some queries.
 #[inline(always)]
-fn merge(_isa: Isa, first: usize, chunk: &Part<'_>, total: &mut States) {
+fn merge(_isa: Isa, queries: Range<usize>, chunk: &Part<'_>, total: &mut States) {
     let width = total.acc.len() / total.m.len();
-    for j in first..total.m.len() {
+    for j in queries {
         let m = larger(total.m[j], chunk.m[j]);
         let (a, b) = (exp(total.m[j] - m), exp(chunk.m[j] - m));
         total.m[j] = m;

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use super::fold::{Part, States};
-use super::{BLOCK, CHUNK, Call, Plan, Strip, WIDEST};
+use super::fold::{Fold, Part, States};
+use super::{BLOCK, CHUNK, Call, Plan, Shape, Strip, WIDEST};
 use crate::disjoint::Disjoint;
 use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
@@ -17,7 +17,9 @@ use crate::pool::Pool;
 #[derive(Default)]
 pub(super) struct Chunks {
     cohorts: Vec<Cohort>,
-    /// The cohort of each strip in each chunk that it sees, `[chunk][strip]`.
+    /// The first chunk that any strip sees.
+    first: usize,
+    /// The cohort of each strip in each chunk from the first on that it sees, `[chunk][strip]`.
     members: Vec<Option<usize>>,
     /// Where each strip's states begin: `[kv head][chunk][query]` of them.
     starts: Vec<usize>,
@@ -53,10 +55,10 @@ impl Call<'_> {
         let mut end = 0;
         for strip in strips {
             chunks.starts.push(end);
-            end += heads * self.chunks(strip) * self.queries_of(strip);
+            end += heads * self.chunks(strip).len() * self.queries_of(strip);
         }
         chunks.states.resize(end, width);
-        let Chunks { cohorts, members, starts, states } = chunks;
+        let Chunks { cohorts, first, members, starts, states } = chunks;
         let slots = Slots {
             m: Disjoint::new(&mut states.m),
             l: Disjoint::new(&mut states.l),
@@ -66,7 +68,7 @@ impl Call<'_> {
         pool.run(cohorts.len() * heads, &|task| {
             let (number, g) = (task / heads, task % heads);
             let cohort = &cohorts[number];
-            let of_chunk = &members[cohort.chunk * strips.len()..][..strips.len()];
+            let of_chunk = &members[(cohort.chunk - *first) * strips.len()..][..strips.len()];
             let members = (cohort.first..strips.len()).filter(|&s| of_chunk[s] == Some(number));
             let members = members.map(|s| (&strips[s], starts[s]));
             self.fold_cohort(cohort, members, g, &slots);
@@ -74,7 +76,7 @@ impl Call<'_> {
         for (strip, start) in strips.iter().zip(&*starts) {
             for g in 0..heads {
                 let mut fold = self.fold(strip, g);
-                for chunk in 0..self.chunks(strip) {
+                for chunk in self.chunks(strip) {
                     let part = states.part(self.slot(strip, *start, g, chunk), width);
                     fold.take_chunk(self.chunk(strip, chunk).end, &part);
                 }
@@ -87,11 +89,12 @@ impl Call<'_> {
     fn find_cohorts(&self, strips: &[Strip], chunks: &mut Chunks) {
         chunks.cohorts.clear();
         chunks.members.clear();
-        let count = strips.iter().map(|strip| self.chunks(strip)).max().unwrap_or(0);
-        for chunk in 0..count {
+        chunks.first = strips.iter().map(|strip| self.chunks(strip).start).min().unwrap_or(0);
+        let end = strips.iter().map(|strip| self.chunks(strip).end).max().unwrap_or(0);
+        for chunk in chunks.first..end {
             let begin = chunks.cohorts.len();
             for (number, strip) in strips.iter().enumerate() {
-                let sees = chunk < self.chunks(strip);
+                let sees = self.chunks(strip).contains(&chunk);
                 let cohort = sees
                     .then(|| self.join(chunk, (number, strip), strips, &mut chunks.cohorts, begin));
                 chunks.members.push(cohort);
@@ -125,6 +128,11 @@ impl Call<'_> {
     /// How many blocks at the beginning of a chunk are the same for two strips, and seen whole by
     /// all their rows.
     fn shared(&self, a: &Strip, b: &Strip, chunk: usize) -> usize {
+        let last = |strip: &Strip| self.first(strip) + strip.rows.len() - 1;
+        let begin = |strip: &Strip| self.shape.first_seen(last(strip));
+        if begin(a).max(begin(b)) > chunk * CHUNK * BLOCK {
+            return 0;
+        }
         let whole = |strip: &Strip| (self.first(strip) + 1) / BLOCK;
         let end = whole(a).min(whole(b)).min((chunk + 1) * CHUNK);
         let block = |strip: &Strip, at: usize| self.seqs[strip.seq].blocks[at].k.as_ptr();
@@ -143,7 +151,9 @@ impl Call<'_> {
         let start = cohort.chunk * CHUNK;
         // They see every token of the shared blocks.
         let queries = members.clone().flat_map(|(strip, _)| self.queries(strip, g));
-        let mut all = (cohort.shared > 0).then(|| self.fold_of((start + CHUNK) * BLOCK, queries));
+        let whole = Shape { window: None, ..*self.shape };
+        let fold = || Fold::new(self.isa, &whole, (start + CHUNK) * BLOCK, queries);
+        let mut all = (cohort.shared > 0).then(fold);
         if let (Some(all), Some((strip, _))) = (&mut all, members.clone().next()) {
             self.add(all, strip, g, start..start + cohort.shared);
         }
@@ -155,15 +165,17 @@ impl Call<'_> {
                 fold.go_on(&all.chunk().part(first..first + queries, slots.width));
                 first += queries;
             }
-            let own = start + cohort.shared..self.chunk(strip, cohort.chunk).end;
-            self.add(&mut fold, strip, g, own);
+            let blocks = self.chunk(strip, cohort.chunk);
+            self.add(&mut fold, strip, g, blocks.start + cohort.shared..blocks.end);
             let slot = self.slot(strip, begin, g, cohort.chunk);
             slots.put(slot, &fold.chunk().part(0..queries, slots.width));
         }
     }
 
-    fn chunks(&self, strip: &Strip) -> usize {
-        self.blocks(strip).div_ceil(CHUNK)
+    /// The chunks that the rows of a strip see.
+    fn chunks(&self, strip: &Strip) -> Range<usize> {
+        let Range { start, end } = self.blocks(strip);
+        start / CHUNK..end.div_ceil(CHUNK)
     }
 
     /// Queries of a strip for one kv head.
@@ -174,7 +186,8 @@ impl Call<'_> {
     /// Which states are those of a strip's chunk, where the strip's begin at `start`.
     fn slot(&self, strip: &Strip, start: usize, g: usize, chunk: usize) -> Range<usize> {
         let queries = self.queries_of(strip);
-        let first = start + (g * self.chunks(strip) + chunk) * queries;
+        let chunks = self.chunks(strip);
+        let first = start + (g * chunks.len() + chunk - chunks.start) * queries;
         first..first + queries
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use crate::act::softcap_on;
 use crate::attend::block::{Wide, merge_on, score_on, soften_on, weigh_on};
 use crate::attend::{BLOCK, CHUNK, Shape};
 use crate::isa::Isa;
@@ -21,9 +22,7 @@ thread_local! {
 /// `j / group`.
 pub(super) struct Fold {
     isa: Isa,
-    group: usize,
-    k_dim: usize,
-    scale: f32,
+    shape: Shape,
     /// The position of the first row.
     first: usize,
     /// Blocks folded.
@@ -100,8 +99,7 @@ impl Fold {
         scratch.p.resize(count, [[0.0; LANES]; 2]);
         scratch.chunk.renew(count, scratch.wide.width());
         scratch.total.renew(count, scratch.wide.width());
-        let (group, k_dim, scale) = (shape.group(), shape.k_dim, shape.scale);
-        Fold { isa, group, k_dim, scale, first, blocks: 0, scratch }
+        Fold { isa, shape: *shape, first, blocks: 0, scratch }
     }
 
     /// Goes on in the middle of a chunk whose blocks so far led to `chunk`.
@@ -121,12 +119,14 @@ impl Fold {
             self.end_chunk();
         }
         self.blocks = block + 1;
-        let queries = self.queries();
-        let seeing = (0..queries).find(|&j| self.visible(j, block) > 0).unwrap_or(queries);
-        let tokens = self.visible(queries - 1, block);
+        let sees = |j: &usize| !self.visible(*j, block).is_empty();
+        let queries = 0..self.queries();
+        let Some(first) = queries.clone().find(sees) else { return };
+        let last = queries.rev().find(sees).unwrap_or(first);
+        let tokens = self.visible(last, block).end;
         self.scratch.wide.load(self.isa, k, v, tokens);
-        for js in even(queries - seeing, STRIP) {
-            let j = seeing + js.start;
+        for js in even(last + 1 - first, STRIP) {
+            let j = first + js.start;
             match js.len() {
                 6 => self.strip::<6>(j, block),
                 5 => self.strip::<5>(j, block),
@@ -149,39 +149,59 @@ impl Fold {
         }
     }
 
-    /// How many tokens of a block query `j` sees.
-    fn visible(&self, j: usize, block: usize) -> usize {
-        let seen = self.first + j / self.group + 1;
-        seen.saturating_sub(block * BLOCK).min(BLOCK)
+    /// Which tokens of a block query `j` sees. Later queries begin and end no earlier.
+    fn visible(&self, j: usize, block: usize) -> Range<usize> {
+        let position = self.first + j / self.shape.group();
+        let within = |token: usize| token.saturating_sub(block * BLOCK).min(BLOCK);
+        let end = within(position + 1);
+        within(self.shape.first_seen(position)).min(end)..end
     }
 
     /// Folds the block into queries `j..j + R`, which all see some of it.
     fn strip<const R: usize>(&mut self, j: usize, block: usize) {
-        let visible: [usize; R] = std::array::from_fn(|r| self.visible(j + r, block));
+        let visible: [Range<usize>; R] = std::array::from_fn(|r| self.visible(j + r, block));
+        let Shape { k_dim, scale, softcap, .. } = self.shape;
         let Scratch { queries, wide, p, chunk, .. } = &mut self.scratch;
         let queries: [&[f32]; R] =
-            std::array::from_fn(|r| &queries[(j + r) * self.k_dim..(j + r + 1) * self.k_dim]);
-        score_on(self.isa, wide, &queries, self.scale, &mut p[j..j + R]);
+            std::array::from_fn(|r| &queries[(j + r) * k_dim..(j + r + 1) * k_dim]);
         let p = of::<R, _>(p, j);
+        score_on(self.isa, wide, &queries, scale, p);
+        if let Some(cap) = softcap {
+            softcap_on(self.isa, p.as_flattened_mut().as_flattened_mut(), cap);
+        }
         let alpha = soften_on(self.isa, p, &visible, of(&mut chunk.m, j), of(&mut chunk.l, j));
-        self.weigh::<R>(j, block, &alpha);
+        self.weigh(j, &visible, &alpha);
     }
 
-    /// Adds the values that queries `j..j + R` see: those that all of them see in one pass, then
-    /// each query's own.
-    fn weigh<const R: usize>(&mut self, j: usize, block: usize, alpha: &[f32; R]) {
-        let all = self.visible(j, block);
-        let visible: [usize; R] = std::array::from_fn(|r| self.visible(j + r, block));
-        let Scratch { wide, p, chunk, .. } = &mut self.scratch;
-        let width = wide.width();
-        let acc = &mut chunk.acc[j * width..(j + R) * width];
-        weigh_on(self.isa, wide, 0..all, alpha, &p[j..j + R], acc);
-        for (j, visible) in (j..).zip(visible) {
-            if visible > all {
-                let acc = &mut chunk.acc[j * width..(j + 1) * width];
-                weigh_on(self.isa, wide, all..visible, &[1.0], &p[j..j + 1], acc);
+    /// Adds the values that queries `j..j + R` see: those that all of them see in one pass, each
+    /// query's own before and after.
+    fn weigh<const R: usize>(&mut self, j: usize, visible: &[Range<usize>; R], alpha: &[f32; R]) {
+        let all = visible[R - 1].start..visible[0].end;
+        if all.is_empty() {
+            return (0..R).for_each(|r| self.weigh_one(j + r, visible[r].clone(), alpha[r]));
+        }
+        let mut alpha = *alpha;
+        for r in 0..R {
+            if visible[r].start < all.start {
+                self.weigh_one(j + r, visible[r].start..all.start, alpha[r]);
+                alpha[r] = 1.0;
             }
         }
+        let Scratch { wide, p, chunk, .. } = &mut self.scratch;
+        let acc = &mut chunk.acc[j * wide.width()..(j + R) * wide.width()];
+        weigh_on(self.isa, wide, all.clone(), &alpha, &p[j..j + R], acc);
+        for r in 0..R {
+            if visible[r].end > all.end {
+                self.weigh_one(j + r, all.end..visible[r].end, 1.0);
+            }
+        }
+    }
+
+    /// Adds the values of some tokens for query `j`.
+    fn weigh_one(&mut self, j: usize, tokens: Range<usize>, alpha: f32) {
+        let Scratch { wide, p, chunk, .. } = &mut self.scratch;
+        let acc = &mut chunk.acc[j * wide.width()..(j + 1) * wide.width()];
+        weigh_on(self.isa, wide, tokens, &[alpha], &p[j..j + 1], acc);
     }
 
     /// The states of the chunk being folded.
@@ -207,10 +227,16 @@ impl Fold {
         chunk.renew(count, wide.width());
     }
 
-    /// The first query that sees some of the chunk that ends before block `blocks`.
-    fn seeing(&self, blocks: usize) -> usize {
-        let start = (blocks - 1) / CHUNK * CHUNK;
-        (0..self.queries()).find(|&j| self.visible(j, start) > 0).unwrap_or(0)
+    /// The queries that see some of the chunk that ends before block `blocks`.
+    fn seeing(&self, blocks: usize) -> Range<usize> {
+        let first = (blocks - 1) / CHUNK * CHUNK;
+        let chunk = first * BLOCK..(first + CHUNK) * BLOCK;
+        let position = |j: usize| self.first + j / self.shape.group();
+        let starts = |j: &usize| position(*j) >= chunk.start;
+        let ends = |j: &usize| self.shape.first_seen(position(*j)) < chunk.end;
+        let queries = 0..self.queries();
+        let end = queries.clone().rev().find(ends).map_or(0, |last| last + 1);
+        queries.clone().find(starts).unwrap_or(end).min(end)..end
     }
 }
 

@@ -61,7 +61,8 @@ fn pack(element: Element, values: &[f32]) -> Lines {
 }
 
 fn shape(heads: usize, kv_heads: usize, k_dim: usize, v_dim: usize, element: Element) -> Shape {
-    Shape { heads, kv_heads, k_dim, v_dim, element, scale: 1.0 / (k_dim as f32).sqrt() }
+    let scale = 1.0 / (k_dim as f32).sqrt();
+    Shape { heads, kv_heads, k_dim, v_dim, element, scale, softcap: None, window: None }
 }
 
 const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::BF16];

@@ -6,8 +6,9 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
+use tinygpt_kernels::Shape;
 
-use crate::kv::layout::LayerShape;
+use crate::kv::layout::Window;
 
 /// Rows of a piece: `k [G][n][k_dim]`, `v [G][n][v_dim]`, and `mask [T][n]` if not every query
 /// sees every key.
@@ -17,19 +18,13 @@ pub(super) struct Piece {
     pub(super) mask: Option<Tensor>,
 }
 
-/// Queries `q [T][H*k_dim]` over all pieces: `[T][H*v_dim]`.
-pub(super) fn attend(
-    q: &Tensor,
-    pieces: &[Piece],
-    shape: LayerShape,
-    heads: usize,
-) -> Result<Tensor> {
-    let (rows, groups) = (q.dim(0)?, shape.kv_heads);
-    let each = heads / groups;
-    let scale = 1.0 / (shape.k_dim as f64).sqrt();
+/// Queries `q [T][H*k_dim]` over all pieces: `[T][H*v_dim]`. The masks are the window.
+pub(super) fn attend(q: &Tensor, pieces: &[Piece], shape: &Shape) -> Result<Tensor> {
+    let (rows, groups, heads) = (q.dim(0)?, shape.kv_heads, shape.heads);
+    let (each, scale) = (heads / groups, f64::from(shape.scale));
     let q = q.reshape((rows, groups, each, shape.k_dim))?.permute((1, 2, 0, 3))?;
     let q = (q.contiguous()?.reshape((groups, each * rows, shape.k_dim))? * scale)?;
-    let score = |piece: &Piece| scores(&q, piece);
+    let score = |piece: &Piece| scores(&q, piece, shape.softcap);
     let scores = pieces.iter().map(score).collect::<Result<Vec<_>>>()?;
     let most = scores.iter().map(|scores| scores.max_keepdim(2));
     let most = most.reduce(|a, b| a?.maximum(&b?)).expect("a row sees itself")?;
@@ -50,22 +45,29 @@ pub(super) fn attend(
 }
 
 /// `q [G][R*T][k_dim]` with a piece's keys: `[G][R*T][n]`.
-fn scores(q: &Tensor, piece: &Piece) -> Result<Tensor> {
-    let scores = q.matmul(&piece.k.to_dtype(DType::F32)?.transpose(1, 2)?)?;
+fn scores(q: &Tensor, piece: &Piece, softcap: Option<f32>) -> Result<Tensor> {
+    let mut scores = q.matmul(&piece.k.to_dtype(DType::F32)?.transpose(1, 2)?)?;
+    if let Some(cap) = softcap.map(f64::from) {
+        scores = ((scores / cap)?.tanh()? * cap)?;
+    }
     let Some(mask) = &piece.mask else { return Ok(scores) };
     let (groups, queries, n) = scores.dims3()?;
     let by_row = scores.reshape((groups, queries / mask.dim(0)?, mask.dim(0)?, n))?;
     by_row.broadcast_add(mask)?.reshape((groups, queries, n))
 }
 
-/// `[rows][keys]`: minus infinity where a row would see a later key, 0 elsewhere.
-pub(super) fn mask(rows: Range<usize>, keys: Range<usize>, device: &Device) -> Result<Tensor> {
-    let positions = |range: &Range<usize>| {
-        let position = |at| u32::try_from(at).expect("a context has fewer than 2^32 positions");
-        Tensor::from_iter(range.clone().map(position), device)
-    };
+/// `[rows][keys]`: minus infinity where a row does not see a key, because it is later or lies
+/// before the row's `window`, 0 elsewhere.
+pub(super) fn mask(
+    rows: Range<usize>,
+    keys: Range<usize>,
+    window: Window,
+    device: &Device,
+) -> Result<Tensor> {
     let shape = (rows.len(), keys.len());
-    let hidden = positions(&keys)?.unsqueeze(0)?.broadcast_gt(&positions(&rows)?.unsqueeze(1)?)?;
-    let never = Tensor::full(f32::NEG_INFINITY, shape, device)?;
-    hidden.where_cond(&never, &Tensor::zeros(shape, DType::F32, device)?)
+    let number = |row| {
+        let seen = window.seen(row);
+        keys.clone().map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
+    };
+    Tensor::from_vec(rows.flat_map(number).collect(), shape, device)
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use candle_core::{DType, Tensor};
+use tinygpt_kernels::Shape;
 
 use super::run::{Run, arrange};
 use super::tier::Tier;
@@ -11,7 +12,7 @@ use super::{DeviceError, attend};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
 use crate::kv::key::BlockKey;
-use crate::kv::layout::{BLOCK, Layout};
+use crate::kv::layout::{BLOCK, Layout, Window};
 use crate::kv::seq::KvSeq;
 
 /// A new run of a sequence has room for at least so many rows, and for as many as the sequence
@@ -46,8 +47,9 @@ struct Piece {
 struct Step {
     /// Rows that are computed.
     rows: usize,
-    /// For each piece, what is to be added to the scores of its keys, when rows may not see all.
-    masks: Vec<Option<Tensor>>,
+    /// For each window class and each piece that its rows see some of, what is to be added to the
+    /// scores of its keys, when rows may not see all.
+    masks: Vec<Vec<Option<Tensor>>>,
 }
 
 /// Consecutive positions of the sequence in one piece: where they lie in its run.
@@ -73,7 +75,9 @@ impl Resident {
         let mut resident = seq.resident.take().unwrap_or_else(|| Self::new(tier));
         resident.catch_up(seq)?;
         resident.extend(seq.layout(), rows)?;
-        resident.step = Step { rows, masks: resident.masks(rows)? };
+        let classes = seq.layout().classes().iter();
+        let masks = classes.map(|window| resident.masks(rows, *window)).collect::<Result<_, _>>();
+        resident.step = Step { rows, masks: masks? };
         seq.resident = Some(resident);
         Ok(())
     }
@@ -216,8 +220,8 @@ impl Resident {
         self.store(layer, [&k, &v], self.step.rows)
     }
 
-    /// Attends with the step's queries `q [T][H*k_dim]`, each over all rows up to itself:
-    /// `[T][H*v_dim]`.
+    /// Attends with the step's queries `q [T][H*k_dim]`, each over what the layer's window shows
+    /// of all rows up to itself: `[T][H*v_dim]`.
     ///
     /// # Errors
     /// When the device fails.
@@ -226,26 +230,33 @@ impl Resident {
         layout: &Layout,
         layer: usize,
         q: &Tensor,
-        heads: usize,
+        shape: &Shape,
     ) -> candle_core::Result<Tensor> {
-        let pieces = self.stretches(0..self.len + self.step.rows).zip(&self.step.masks);
+        let seen = self.seen(self.step.rows, layout.window(layer));
+        let pieces = self.stretches(seen).zip(&self.step.masks[layout.class(layer)]);
         let piece = |(stretch, mask): (Stretch<'_>, &Option<Tensor>)| {
             let [k, v] = stretch.run.rows(layer, stretch.rows)?;
             Ok(attend::Piece { k, v, mask: mask.clone() })
         };
         let pieces = pieces.map(piece).collect::<candle_core::Result<Vec<_>>>()?;
-        attend::attend(q, &pieces, layout.shape(layer), heads)
+        attend::attend(q, &pieces, shape)
     }
 
     /// What rows `len..len + rows` may not see of each piece.
-    fn masks(&self, rows: usize) -> candle_core::Result<Vec<Option<Tensor>>> {
+    fn masks(&self, rows: usize, window: Window) -> candle_core::Result<Vec<Option<Tensor>>> {
         let first = self.len;
+        let seen_by_all = window.seen(first + rows - 1).start..first + 1;
         let mask = |stretch: Stretch<'_>| {
             let keys = stretch.position..stretch.position + stretch.rows.len();
-            let all_seen = keys.end <= first + 1;
-            (!all_seen).then(|| attend::mask(first..first + rows, keys, self.tier.device()))
+            let all_seen = keys.start >= seen_by_all.start && keys.end <= seen_by_all.end;
+            (!all_seen).then(|| attend::mask(first..first + rows, keys, window, self.tier.device()))
         };
-        self.stretches(0..first + rows).map(|stretch| mask(stretch).transpose()).collect()
+        self.stretches(self.seen(rows, window)).map(|stretch| mask(stretch).transpose()).collect()
+    }
+
+    /// The positions that some of the rows `len..len + rows` see.
+    fn seen(&self, rows: usize, window: Window) -> Range<usize> {
+        window.seen(self.len).start..self.len + rows
     }
 
     /// Counts the step's rows, which every layer has written.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use tinygpt_kernels::Shape;
 
 use super::*;
 use crate::kv::key::BlockKey;
@@ -38,6 +39,21 @@ fn tensor(numbers: &[f32], width: usize) -> Tensor {
     Tensor::from_slice(numbers, (numbers.len() / width, width), &Device::Cpu).unwrap()
 }
 
+/// Two query heads for each of the keys' and values'.
+fn shape(layout: &Layout, layer: usize) -> Shape {
+    let LayerShape { kv_heads, k_dim, v_dim } = layout.shape(layer);
+    Shape {
+        heads: 2 * kv_heads,
+        kv_heads,
+        k_dim,
+        v_dim,
+        element: layout.codec().element(),
+        scale: 1.0 / (k_dim as f32).sqrt(),
+        softcap: None,
+        window: layout.window(layer).tokens(),
+    }
+}
+
 impl Bench {
     fn new(codec: Codec, budget: usize) -> Self {
         let layout = Arc::new(Layout::new(codec, &[(SHAPE, Window::Full); LAYERS]));
@@ -58,8 +74,14 @@ impl Bench {
         for layer in 0..LAYERS {
             let (k, v) = (numbers(layer, seq.len(), rows, 6), numbers(layer, seq.len(), rows, 8));
             seq.resident().write(&self.layout, layer, [&tensor(&k, 6), &tensor(&v, 8)])?;
+            let shape = shape(&self.layout, layer);
             let q = tensor(&numbers(7, seq.len(), rows, 12), 12);
-            attended.push(seq.resident().attend(&self.layout, layer, &(q / 1e6).unwrap(), 4)?);
+            attended.push(seq.resident().attend(
+                &self.layout,
+                layer,
+                &(q / 1e6).unwrap(),
+                &shape,
+            )?);
             seq.write(layer, &k, &v);
         }
         seq.advance_resident();

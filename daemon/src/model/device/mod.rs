@@ -15,13 +15,13 @@ mod rows;
 use std::cell::RefCell;
 
 use candle_core::{D, Tensor};
-use tinygpt_kernels::{Convention, Matrix, Rope};
+use tinygpt_kernels::{Convention, Gate, Gelu, Matrix, Rope, experts};
 
 pub use self::choice::{Choice, NoDevice, Target, UnknownDevice};
 pub use self::rows::Rows;
 
 use super::Batch;
-use super::executor::{Executor, NormOf};
+use super::executor::{Executor, NormOf, Scores};
 use super::host::Buffer;
 use crate::kv::device::{DeviceError, Resident, Tier};
 use crate::kv::layout::Layout;
@@ -35,8 +35,8 @@ pub struct Device {
     fresh: RefCell<Vec<Tensor>>,
 }
 
-/// Cosines and sines of the pass's positions: halves of `axis` of a tensor that is
-/// `[T][1][D/2][2]` or `[T][1][2][D/2]`, as the pairs of a head lie.
+/// Cosines and sines of the pass's positions for one rope: halves of `axis` of a tensor that is
+/// `[T][1][dims/2][2]` or `[T][1][2][dims/2]`, as the pairs of a head lie.
 #[derive(Debug)]
 pub struct Angles {
     turned: Rows,
@@ -63,7 +63,7 @@ impl Device {
         layer: usize,
         batch: &Batch,
         kv: &[&mut KvSeq],
-        heads: usize,
+        scores: Scores,
         [q, k, v]: [&Tensor; 3],
     ) -> Result<Tensor, DeviceError> {
         let mut attended = Vec::with_capacity(kv.len());
@@ -71,10 +71,46 @@ impl Device {
             let of = |rows: &Tensor| rows.narrow(0, slice.start, slice.len());
             let (layout, resident) = (seq.layout(), seq.resident());
             resident.write(layout, layer, [&of(k)?, &of(v)?])?;
-            attended.push(resident.attend(layout, layer, &of(q)?, heads)?);
+            attended.push(resident.attend(layout, layer, &of(q)?, &scores.shape(layout, layer))?);
         }
         self.fresh.borrow_mut().extend([k.clone(), v.clone()]);
         Ok(Tensor::cat(&attended, 0)?)
+    }
+
+    /// The sum of what each row's experts make of it.
+    fn try_mix(
+        &self,
+        x: &Tensor,
+        scores: &Buffer<'_>,
+        top: usize,
+        expert: impl Fn(usize, Rows) -> Rows,
+    ) -> candle_core::Result<Tensor> {
+        let rows = x.dim(0)?;
+        let mut mixed = x.zeros_like()?;
+        let choices = experts::choose(scores, scores.len() / rows, top);
+        for (number, chosen) in choices.iter().enumerate().filter(|(_, it)| !it.rows.is_empty()) {
+            let rows = self.indices(chosen.rows.iter().copied())?;
+            let out = expert(number, x.index_select(&rows, 0).into());
+            let weights =
+                Tensor::from_slice(&chosen.weights, (chosen.rows.len(), 1), self.device())?;
+            let weighted = out.0.map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+            mixed = mixed.index_add(&rows, &weighted.broadcast_mul(&weights)?, 0)?;
+        }
+        Ok(mixed)
+    }
+
+    fn angles_of(&self, table: &Rope, positions: &[u32]) -> Angles {
+        let rows = positions.iter().map(|position| table.row(*position as usize));
+        let half = table.row(0).0.len();
+        let (axis, shape) = match table.convention() {
+            Convention::Interleaved => (3, (positions.len(), 1, half, 2)),
+            Convention::HalfSplit => (2, (positions.len(), 1, 2, half)),
+        };
+        let numbers: Vec<f32> = match table.convention() {
+            Convention::Interleaved => rows.flat_map(interleave).collect(),
+            Convention::HalfSplit => rows.flat_map(|(cos, sin)| [cos, sin].concat()).collect(),
+        };
+        Angles { turned: Tensor::from_vec(numbers, shape, self.device()).into(), axis }
     }
 
     /// Brings the keys and values of the pass into the caches' open blocks.
@@ -124,7 +160,7 @@ impl Executor for Device {
     type Vector = Tensor;
     type Rows<'e> = Rows;
     type Input<'e> = Rows;
-    type Angles<'e> = Angles;
+    type Angles<'e> = Vec<Angles>;
 
     fn matrix(&self, packed: Matrix) -> Result<Tensor, DeviceError> {
         let (n, k) = (packed.n(), packed.k());
@@ -158,13 +194,22 @@ impl Executor for Device {
         x.map(|x| x.index_select(&self.indices(wanted.iter().copied())?, 0))
     }
 
+    fn scale(&self, x: &mut Rows, factor: f32) {
+        *x = x.map(|x| x * f64::from(factor));
+    }
+
     fn norm(&self, x: &Rows, layer: &NormOf<Self>, eps: f32) -> Rows {
-        x.map(|x| match &layer.bias {
-            None => scaled(x, &layer.weight, eps),
-            Some(bias) => {
-                let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
-                scaled(&centred, &layer.weight, eps)?.broadcast_add(bias)
-            }
+        x.map(|x| {
+            let (rows, width) = x.dims2()?;
+            let pieces = x.reshape(((), layer.weight.dim(0)?))?;
+            let normed = match &layer.bias {
+                None => scaled(&pieces, &layer.weight, eps)?,
+                Some(bias) => {
+                    let centred = pieces.broadcast_sub(&pieces.mean_keepdim(D::Minus1)?)?;
+                    scaled(&centred, &layer.weight, eps)?.broadcast_add(bias)?
+                }
+            };
+            normed.reshape((rows, width))
         })
     }
 
@@ -184,31 +229,43 @@ impl Executor for Device {
         *x = x.with(y, |x, y| x + y);
     }
 
-    fn silu_mul(&self, gate: &Rows, up: &Rows) -> Rows {
-        gate.with(up, |gate, up| gate.silu()? * up)
+    fn mix<'e>(
+        &'e self,
+        x: &Rows,
+        scores: &Rows,
+        top: usize,
+        expert: impl Fn(usize, Self::Input<'e>) -> Self::Rows<'e>,
+    ) -> Rows {
+        let numbers = self.download(scores.clone());
+        match (&x.0, numbers) {
+            (Ok(x), Ok(numbers)) => self.try_mix(x, &numbers, top, expert).into(),
+            (Err(error), _) => Rows(Err(error.clone())),
+            (_, Err(error)) => Rows(Err(error)),
+        }
     }
 
-    fn gelu(&self, x: &mut Rows) {
-        *x = x.map(Tensor::gelu_erf);
+    fn gate(&self, how: Gate, gate: &Rows, up: &Rows) -> Rows {
+        gate.with(up, |gate, up| match how {
+            Gate::Silu => gate.silu()? * up,
+            Gate::GeluTanh => gate.gelu()? * up,
+        })
     }
 
-    fn angles(&self, table: &Rope, positions: impl Iterator<Item = u32>) -> Angles {
+    fn gelu(&self, x: &mut Rows, how: Gelu) {
+        *x = x.map(match how {
+            Gelu::Erf => Tensor::gelu_erf,
+            Gelu::Tanh => Tensor::gelu,
+        });
+    }
+
+    fn angles(&self, ropes: &[Rope], positions: impl Iterator<Item = u32>) -> Vec<Angles> {
         let positions: Vec<_> = positions.collect();
-        let rows = positions.iter().map(|position| table.row(*position as usize));
-        let half = table.row(0).0.len();
-        let (axis, shape) = match table.convention() {
-            Convention::Interleaved => (3, (positions.len(), 1, half, 2)),
-            Convention::HalfSplit => (2, (positions.len(), 1, 2, half)),
-        };
-        let numbers: Vec<f32> = match table.convention() {
-            Convention::Interleaved => rows.flat_map(interleave).collect(),
-            Convention::HalfSplit => rows.flat_map(|(cos, sin)| [cos, sin].concat()).collect(),
-        };
-        Angles { turned: Tensor::from_vec(numbers, shape, self.device()).into(), axis }
+        ropes.iter().map(|rope| self.angles_of(rope, &positions)).collect()
     }
 
-    fn rotate(&self, angles: &Angles, x: &mut Rows, dim: usize) {
-        *x = x.with(&angles.turned, |x, turned| turn(x, turned, angles.axis, dim));
+    fn rotate(&self, angles: &Vec<Angles>, rope: usize, x: &mut Rows, dim: usize) {
+        let Angles { turned, axis } = &angles[rope];
+        *x = x.with(turned, |x, turned| turn(x, turned, *axis, dim));
     }
 
     fn prepare(&self, kv: &mut KvSeq, rows: usize) -> Result<(), DeviceError> {
@@ -220,11 +277,11 @@ impl Executor for Device {
         layer: usize,
         batch: &Batch,
         kv: &mut [&mut KvSeq],
-        heads: usize,
+        scores: Scores,
         [q, k, v]: [&Rows; 3],
     ) -> Rows {
         match (&q.0, &k.0, &v.0) {
-            (Ok(q), Ok(k), Ok(v)) => Rows(self.try_attend(layer, batch, kv, heads, [q, k, v])),
+            (Ok(q), Ok(k), Ok(v)) => Rows(self.try_attend(layer, batch, kv, scores, [q, k, v])),
             (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Rows(Err(error.clone())),
         }
     }
@@ -267,17 +324,22 @@ fn interleave((cos, sin): (&[f32], &[f32])) -> Vec<f32> {
     cos.iter().zip(sin).flat_map(|(cos, sin)| [*cos, *sin]).collect()
 }
 
-/// Turns the pairs of rows `[T][H*dim]`.
+/// Turns the pairs of rows `[T][H*dim]`, in the first elements of each head that there are angles
+/// for.
 fn turn(x: &Tensor, turned: &Tensor, axis: usize, dim: usize) -> candle_core::Result<Tensor> {
     let (rows, width) = x.dims2()?;
     let (_, _, a, b) = turned.dims4()?;
-    let x = x.reshape((rows, width / dim, a, b))?;
+    let heads = x.reshape((rows, width / dim, dim))?;
+    let pairs = heads.narrow(2, 0, a * b)?.reshape((rows, width / dim, a, b))?;
     let half = |of: &Tensor, at| of.narrow(axis, at, 1);
     let ([x0, x1], [cos, sin]) =
-        ([half(&x, 0)?, half(&x, 1)?], [half(turned, 0)?, half(turned, 1)?]);
+        ([half(&pairs, 0)?, half(&pairs, 1)?], [half(turned, 0)?, half(turned, 1)?]);
     let low = (x0.broadcast_mul(&cos)? - x1.broadcast_mul(&sin)?)?;
     let high = (x0.broadcast_mul(&sin)? + x1.broadcast_mul(&cos)?)?;
-    Tensor::cat(&[low, high], axis)?.reshape((rows, width))
+    let turned = Tensor::cat(&[low, high], axis)?.reshape((rows, width / dim, a * b))?;
+    let rest = heads.narrow(2, a * b, dim - a * b)?;
+    let whole = if a * b == dim { turned } else { Tensor::cat(&[turned, rest], 2)? };
+    whole.reshape((rows, width))
 }
 
 /// Numbers in a row of `layer`'s keys, and of its values.

@@ -6,7 +6,9 @@
 //! Weights are `Matrix` and `Vec<f32>` as they come from a file, and whatever an executor makes of
 //! them later: `M` and `V` where a type is both.
 
-use tinygpt_kernels::{Convention, Matrix};
+use tinygpt_kernels::Matrix;
+
+use super::config::{GemmaConfig, GptConfig, LlamaConfig};
 
 /// A model read from a file, and what its fingerprint needs.
 #[derive(Debug)]
@@ -17,12 +19,10 @@ pub struct Checkpoint {
     pub vocabulary: Vocabulary,
     /// Name of the file format: `gguf` or `tinygpt`.
     pub format: &'static str,
-    /// Name of the architecture: `gpt` (TinyGPT) or `llama`.
+    /// Name of the architecture, as the file has it: `gpt` (TinyGPT), `llama`, `qwen3`.
     pub architecture: String,
     /// The element type that most weights are stored in, as the format names it (`fp16`, `Q4_1`).
     pub quantisation: String,
-    /// Canonical bytes of every number that changes the arithmetic.
-    pub config_digest_input: Vec<u8>,
     /// Canonical bytes of everything that changes text into token ids.
     pub vocabulary_digest_input: Vec<u8>,
     /// The chat template in the file (Jinja source), if there is one.
@@ -32,10 +32,23 @@ pub struct Checkpoint {
 /// The weights of one of the architectures that can run.
 #[derive(Debug)]
 pub enum Weights {
-    /// TinyGPT's from-scratch architecture.
+    /// TinyGPT's from-scratch architecture and GPT-2.
     Gpt(GptWeights),
-    /// The Llama family.
+    /// The Llama family: Llama, Mistral, Qwen, SmolLM, Phi.
     Llama(LlamaWeights),
+    /// Gemma.
+    Gemma(GemmaWeights),
+}
+
+impl Weights {
+    /// Canonical bytes of every number that changes the arithmetic.
+    pub fn config_digest_input(&self) -> Vec<u8> {
+        match self {
+            Self::Gpt(weights) => weights.config.canonical(),
+            Self::Llama(weights) => weights.config.canonical(),
+            Self::Gemma(weights) => weights.config.canonical(),
+        }
+    }
 }
 
 /// `y = weight x + bias`.
@@ -63,26 +76,7 @@ impl Norm {
     }
 }
 
-/// Dimensions of a TinyGPT model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GptConfig {
-    /// L
-    pub layers: usize,
-    /// H; the head size is `width / heads`.
-    pub heads: usize,
-    /// C
-    pub width: usize,
-    /// M
-    pub mlp: usize,
-    /// T, the number of learned positions.
-    pub context: usize,
-    /// V
-    pub vocab: usize,
-    /// Added to the variance in every LayerNorm.
-    pub eps: f32,
-}
-
-/// Weights of a TinyGPT model; the output head is the token embedding.
+/// Weights of a GPT model; the output head is the token embedding.
 #[derive(Debug)]
 pub struct GptWeights<M = Matrix, V = Vec<f32>> {
     /// Its dimensions.
@@ -97,7 +91,7 @@ pub struct GptWeights<M = Matrix, V = Vec<f32>> {
     pub blocks: Vec<GptBlock<M, V>>,
 }
 
-/// What both kinds of block begin with: `x += o(attend(q, k, v of norm x))`.
+/// What every block begins with: `o(attend(q, k, v of norm x))`.
 #[derive(Debug)]
 pub struct Attention<M = Matrix, V = Vec<f32>> {
     /// Before it.
@@ -110,48 +104,48 @@ pub struct Attention<M = Matrix, V = Vec<f32>> {
     pub v: Linear<M, V>,
     /// `[C, H D]`
     pub o: Linear<M, V>,
+    /// `[D]`: normalises each head of the queries before it turns.
+    pub q_norm: Option<Norm<V>>,
+    /// `[D]`: the same for the keys.
+    pub k_norm: Option<Norm<V>>,
 }
 
-/// One pre-norm block: its attention, then `x += fc_out(gelu(fc_in(norm x)))`.
+/// One pre-norm block: its attention, then `x += mlp(norm x)`.
 #[derive(Debug)]
 pub struct GptBlock<M = Matrix, V = Vec<f32>> {
     /// The first half.
     pub attention: Attention<M, V>,
     /// Before the MLP.
     pub norm: Norm<V>,
+    /// The second half.
+    pub mlp: Mlp<M, V>,
+}
+
+/// The second half of a [`GptBlock`].
+#[derive(Debug)]
+pub enum Mlp<M = Matrix, V = Vec<f32>> {
+    /// The same for all rows.
+    Dense(Dense<M, V>),
+    /// Each row has its own of several.
+    Experts(Experts<M, V>),
+}
+
+/// `fc_out(gelu(fc_in x))`
+#[derive(Debug)]
+pub struct Dense<M = Matrix, V = Vec<f32>> {
     /// `[M, C]`
     pub fc_in: Linear<M, V>,
     /// `[C, M]`
     pub fc_out: Linear<M, V>,
 }
 
-/// Dimensions of a Llama model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LlamaConfig {
-    /// L
-    pub layers: usize,
-    /// H
-    pub heads: usize,
-    /// G
-    pub kv_heads: usize,
-    /// C
-    pub width: usize,
-    /// M
-    pub mlp: usize,
-    /// D
-    pub head_dim: usize,
-    /// T, the longest sequence the model was made for.
-    pub context: usize,
-    /// V
-    pub vocab: usize,
-    /// Added to the mean square in every RMSNorm.
-    pub eps: f32,
-    /// Base of the rotary frequencies.
-    pub rope_base: f32,
-    /// `[D / 2]`: each rotary frequency is divided by its factor (Llama 3's scaling).
-    pub rope_factors: Option<Vec<f32>>,
-    /// Which elements turn together.
-    pub rope: Convention,
+/// E MLPs, and what chooses among them: a softmax over the router's scores.
+#[derive(Debug)]
+pub struct Experts<M = Matrix, V = Vec<f32>> {
+    /// `[E, C]`
+    pub router: Linear<M, V>,
+    /// E of them.
+    pub experts: Vec<Dense<M, V>>,
 }
 
 /// Weights of a Llama model.
@@ -182,6 +176,41 @@ pub struct LlamaBlock<M = Matrix, V = Vec<f32>> {
     pub up: Linear<M, V>,
     /// `[C, M]`
     pub down: Linear<M, V>,
+}
+
+/// Weights of a Gemma model. The gains of its norms are `1 + w` of the file's `w`.
+#[derive(Debug)]
+pub struct GemmaWeights<M = Matrix, V = Vec<f32>> {
+    /// Its dimensions.
+    pub config: GemmaConfig,
+    /// `[V, C]`
+    pub token_embedding: M,
+    /// Before the head.
+    pub final_norm: Norm<V>,
+    /// `[V, C]`; `None` means the token embedding is the head.
+    pub head: Option<M>,
+    /// L of them.
+    pub blocks: Vec<GemmaBlock<M, V>>,
+}
+
+/// One block: `x += post_attention_norm(attention)`, then
+/// `x += post_mlp_norm(down(gelu(gate(x')) * up(x')))` with `x' = norm x`, all norms RMS.
+#[derive(Debug)]
+pub struct GemmaBlock<M = Matrix, V = Vec<f32>> {
+    /// The first half.
+    pub attention: Attention<M, V>,
+    /// After it.
+    pub post_attention_norm: Norm<V>,
+    /// Before the MLP.
+    pub norm: Norm<V>,
+    /// `[M, C]`
+    pub gate: Linear<M, V>,
+    /// `[M, C]`
+    pub up: Linear<M, V>,
+    /// `[C, M]`
+    pub down: Linear<M, V>,
+    /// After the MLP.
+    pub post_mlp_norm: Norm<V>,
 }
 
 /// Plain data from which a tokenizer is built.

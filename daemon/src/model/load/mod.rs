@@ -11,6 +11,7 @@
 
 mod canon;
 mod checkpoint;
+mod config;
 mod cursor;
 mod error;
 mod ggml;
@@ -21,12 +22,14 @@ mod tinygpt;
 
 use std::fs::File;
 
+pub use tinygpt_kernels::Gelu;
 use tinygpt_kernels::Pool;
 
 pub use self::checkpoint::{
-    Attention, Checkpoint, GgufVocabulary, GptBlock, GptConfig, GptWeights, Linear, LlamaBlock,
-    LlamaConfig, LlamaWeights, Norm, Vocabulary, Weights,
+    Attention, Checkpoint, Dense, Experts, GemmaBlock, GemmaWeights, GgufVocabulary, GptBlock,
+    GptWeights, Linear, LlamaBlock, LlamaWeights, Mlp, Norm, Vocabulary, Weights,
 };
+pub use self::config::{ExpertsConfig, GemmaConfig, GptConfig, LayerPlan, LlamaConfig, RopeConfig};
 pub use self::error::LoadError;
 use self::input::Input;
 pub use self::pack::{Pack, PackError, Packing, Unkept};

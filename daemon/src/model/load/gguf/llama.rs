@@ -5,8 +5,9 @@ use tinygpt_kernels::Convention;
 use super::metadata::Metadata;
 use super::tensors::Tensors;
 use super::value::Value;
-use crate::model::load::canon::Canon;
-use crate::model::load::{Attention, LlamaBlock, LlamaConfig, LlamaWeights, LoadError};
+use crate::model::load::{
+    Attention, LayerPlan, LlamaBlock, LlamaConfig, LlamaWeights, LoadError, RopeConfig,
+};
 
 /// Keys under `llama.` that are read below, or say nothing about the arithmetic.
 const KNOWN: [&str; 16] = [
@@ -34,6 +35,9 @@ const ROPE_BASE: f32 = 10_000.0;
 /// Longest context that is believed.
 const CONTEXT: usize = 1 << 20;
 
+/// Most layers that are believed.
+const LAYERS: usize = 1 << 12;
+
 /// The dimensions, checked against each other; `vocab` is the number of tokens in the file.
 pub(super) fn config(
     metadata: &Metadata<'_>,
@@ -53,8 +57,17 @@ pub(super) fn config(
     expect(stated == vocab, "llama.vocab_size", stated, || {
         format!("the {vocab} tokens of the vocabulary")
     })?;
+    let layers = positive(metadata, "llama.block_count")?;
+    expect(layers <= LAYERS, "llama.block_count", layers, || format!("at most {LAYERS}"))?;
+    let rope = RopeConfig {
+        base: metadata.optional_float("llama.rope.freq_base")?.unwrap_or(ROPE_BASE).into(),
+        convention: Convention::Interleaved,
+        dims: head_dim,
+        factors: rope_factors(tensors, head_dim)?,
+        attention_factor: 1.0,
+    };
     Ok(LlamaConfig {
-        layers: positive(metadata, "llama.block_count")?,
+        layers,
         heads,
         kv_heads,
         width,
@@ -63,9 +76,8 @@ pub(super) fn config(
         context: context(metadata)?,
         vocab,
         eps: metadata.float("llama.attention.layer_norm_rms_epsilon")?,
-        rope_base: metadata.optional_float("llama.rope.freq_base")?.unwrap_or(ROPE_BASE),
-        rope_factors: rope_factors(tensors, head_dim)?,
-        rope: Convention::Interleaved,
+        ropes: vec![rope],
+        plan: vec![LayerPlan::PLAIN; layers],
     })
 }
 
@@ -177,31 +189,6 @@ fn unsupported(key: &str, detail: String) -> LoadError {
     LoadError::Unsupported { what: format!("metadata key \"{key}\""), detail }
 }
 
-/// Every number that the arithmetic depends on.
-pub(super) fn canonical(config: &LlamaConfig) -> Vec<u8> {
-    let layout = match config.rope {
-        Convention::Interleaved => "interleaved",
-        Convention::HalfSplit => "half-split",
-    };
-    Canon::default()
-        .text("architecture", "llama")
-        .number("layers", config.layers)
-        .number("heads", config.heads)
-        .number("kv_heads", config.kv_heads)
-        .number("width", config.width)
-        .number("mlp", config.mlp)
-        .number("head_dim", config.head_dim)
-        .number("context", config.context)
-        .number("vocab", config.vocab)
-        .float("eps", config.eps)
-        .float("rope_base", config.rope_base)
-        .option("rope_factors", config.rope_factors.as_deref(), |canon, factors| {
-            canon.floats("", factors)
-        })
-        .text("rope_layout", layout)
-        .finish()
-}
-
 /// The weights; a tensor that is left over is an error.
 pub(super) fn weights(
     config: LlamaConfig,
@@ -233,6 +220,8 @@ fn block(
             k: tensors.linear(&name("attn_k"), keys, width)?,
             v: tensors.linear(&name("attn_v"), keys, width)?,
             o: tensors.linear(&name("attn_output"), width, queries)?,
+            q_norm: None,
+            k_norm: None,
         },
         norm: tensors.norm(&name("ffn_norm"), width)?,
         gate: tensors.linear(&name("ffn_gate"), mlp, width)?,

@@ -39,7 +39,6 @@ pub(super) fn load(
     let config = llama::config(&metadata, &mut tensors, vocabulary.tokens.len())?;
     let quantisation = tensors.commonest_type().to_owned();
     Ok(Checkpoint {
-        config_digest_input: llama::canonical(&config),
         vocabulary_digest_input: vocabulary::canonical(&vocabulary),
         weights: Weights::Llama(llama::weights(config, tensors)?),
         vocabulary: Vocabulary::Gguf(vocabulary),

@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use crate::model::load::{GptConfig, LoadError};
+use crate::model::load::{Gelu, GptConfig, LoadError};
 
 /// Epsilon of every LayerNorm in the architecture; the format does not store it.
 const EPS: f32 = 1e-5;
@@ -127,11 +127,14 @@ impl Config {
         Ok(GptConfig {
             layers: dimension("layers", self.layers.unwrap_or(12))?,
             heads,
+            kv_heads: heads,
             width,
             mlp: dimension("dMlp", self.d_mlp.unwrap_or(4 * width as u64))?,
             context: dimension("ctx", self.ctx.unwrap_or(256))?,
             vocab: dimension("vocabSize", self.vocab_size.unwrap_or(256))?,
             eps: EPS,
+            activation: Gelu::Erf,
+            experts: None,
         })
     }
 

@@ -30,8 +30,8 @@ use super::canon::Canon;
 use super::cursor::Cursor;
 use super::input::Input;
 use super::{
-    Attention, Checkpoint, GptBlock, GptConfig, GptWeights, Linear, LoadError, Norm, Packing,
-    Vocabulary, Weights,
+    Attention, Checkpoint, Dense, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp, Norm,
+    Packing, Vocabulary, Weights,
 };
 
 /// First four bytes of a `.tinygpt` file.
@@ -109,7 +109,6 @@ fn check_count(config: &GptConfig, manifest: &[Entry]) -> Result<(), LoadError> 
 fn checkpoint(config: GptConfig, tensors: &Tensors<'_>) -> Result<Checkpoint, LoadError> {
     let quantisation = tensors.body.layout().name().to_owned();
     Ok(Checkpoint {
-        config_digest_input: canonical(&config),
         vocabulary_digest_input: Canon::default().text("vocabulary", "bytes").finish(),
         weights: Weights::Gpt(weights(config, tensors)?),
         vocabulary: Vocabulary::Bytes,
@@ -118,19 +117,6 @@ fn checkpoint(config: GptConfig, tensors: &Tensors<'_>) -> Result<Checkpoint, Lo
         quantisation,
         chat_template: None,
     })
-}
-
-fn canonical(config: &GptConfig) -> Vec<u8> {
-    Canon::default()
-        .text("architecture", "gpt")
-        .number("layers", config.layers)
-        .number("heads", config.heads)
-        .number("width", config.width)
-        .number("mlp", config.mlp)
-        .number("context", config.context)
-        .number("vocab", config.vocab)
-        .float("eps", config.eps)
-        .finish()
 }
 
 fn weights(config: GptConfig, tensors: &Tensors<'_>) -> Result<GptWeights, LoadError> {
@@ -155,10 +141,14 @@ fn block(config: &GptConfig, tensors: &Tensors<'_>, layer: usize) -> Result<GptB
             k: tensors.linear(&name("attn.k_proj"), width, width)?,
             v: tensors.linear(&name("attn.v_proj"), width, width)?,
             o: tensors.linear(&name("attn.o_proj"), width, width)?,
+            q_norm: None,
+            k_norm: None,
         },
         norm: tensors.norm(&name("ln2"), width)?,
-        fc_in: tensors.linear(&name("mlp.fc_in"), mlp, width)?,
-        fc_out: tensors.linear(&name("mlp.fc_out"), width, mlp)?,
+        mlp: Mlp::Dense(Dense {
+            fc_in: tensors.linear(&name("mlp.fc_in"), mlp, width)?,
+            fc_out: tensors.linear(&name("mlp.fc_out"), width, mlp)?,
+        }),
     })
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tinygpt_kernels::Pool;
 
 use super::*;
-use crate::model::load::{BUILTIN, load};
+use crate::model::load::{BUILTIN, Gelu, load};
 
 fn pool() -> Pool {
     Pool::new(NonZeroUsize::MIN)
@@ -18,7 +18,7 @@ fn pool() -> Pool {
 fn read(bytes: &[u8]) -> Result<GptWeights, LoadError> {
     load(bytes, &pool()).map(|checkpoint| match checkpoint.weights {
         Weights::Gpt(weights) => weights,
-        Weights::Llama(_) => unreachable!("a .tinygpt file"),
+        _ => unreachable!("a .tinygpt file"),
     })
 }
 
@@ -148,9 +148,10 @@ fn check(dtype: &str, expected: impl Fn(usize) -> f32) {
     assert_eq!(row(&block.attention.q.weight, 9), stored(q + 9, q + WIDTH * WIDTH, WIDTH));
     let bias = q + WIDTH * WIDTH;
     assert_eq!(block.attention.q.bias.as_deref(), Some(&*stored(bias, bias + WIDTH, 1)));
+    let Mlp::Dense(mlp) = &block.mlp else { panic!("one MLP") };
     let fc_in = q + 4 * (WIDTH * WIDTH + WIDTH) + 2 * WIDTH;
-    assert_eq!((block.fc_in.weight.n(), block.fc_in.weight.k()), (MLP, WIDTH));
-    assert_eq!(row(&block.fc_in.weight, 63), stored(fc_in + 63, fc_in + WIDTH * MLP, MLP));
+    assert_eq!((mlp.fc_in.weight.n(), mlp.fc_in.weight.k()), (MLP, WIDTH));
+    assert_eq!(row(&mlp.fc_in.weight, 63), stored(fc_in + 63, fc_in + WIDTH * MLP, MLP));
 }
 
 #[test]
@@ -166,11 +167,14 @@ fn the_built_in_model_has_the_dimensions_it_was_trained_with() {
     let expected = GptConfig {
         layers: 6,
         heads: 6,
+        kv_heads: 6,
         width: 192,
         mlp: 768,
         context: 1024,
         vocab: 256,
         eps: 1e-5,
+        activation: Gelu::Erf,
+        experts: None,
     };
     assert_eq!(weights.config, expected);
 }

@@ -15,7 +15,8 @@ use tinygpt_kernels::{Convention, Matrix, Pool};
 use self::file::{File, array, flag, float, llama, meta, number, raw_string, text};
 use super::container::Gguf;
 use crate::model::load::{
-    Checkpoint, LlamaConfig, LoadError, Packing, Vocabulary, Weights, load, load_file,
+    Checkpoint, LayerPlan, LlamaConfig, LoadError, Packing, RopeConfig, Vocabulary, Weights, load,
+    load_file,
 };
 
 fn read(bytes: &[u8]) -> Result<Checkpoint, LoadError> {
@@ -25,7 +26,7 @@ fn read(bytes: &[u8]) -> Result<Checkpoint, LoadError> {
 fn config(file: &File) -> LlamaConfig {
     match read(&file.bytes()).unwrap().weights {
         Weights::Llama(weights) => weights.config,
-        Weights::Gpt(_) => unreachable!("a GGUF file"),
+        _ => unreachable!("a llama"),
     }
 }
 
@@ -52,11 +53,24 @@ fn a_true_file_gives_its_dimensions() {
         context: 64,
         vocab: 3,
         eps: 1e-5,
-        rope_base: 10_000.0,
-        rope_factors: None,
-        rope: Convention::Interleaved,
+        ropes: vec![RopeConfig {
+            base: 10_000.0,
+            convention: Convention::Interleaved,
+            dims: 8,
+            factors: None,
+            attention_factor: 1.0,
+        }],
+        plan: vec![LayerPlan::PLAIN],
     };
     assert_eq!(config(&llama()), expected);
+}
+
+#[test]
+fn more_layers_than_any_model_has_are_refused_before_they_are_counted() {
+    for layers in [1 << 20, u32::MAX] {
+        let text = refused_key("llama.block_count", number(layers));
+        assert!(text.contains("llama.block_count") && text.contains(&layers.to_string()), "{text}");
+    }
 }
 
 #[test]
@@ -135,7 +149,7 @@ fn the_vocabulary_is_taken_whole() {
 fn every_number_that_changes_the_arithmetic_changes_the_digest_input() {
     let digests = |file: &File| {
         let checkpoint = read(&file.bytes()).unwrap();
-        (checkpoint.config_digest_input, checkpoint.vocabulary_digest_input)
+        (checkpoint.weights.config_digest_input(), checkpoint.vocabulary_digest_input)
     };
     let (config, vocabulary) = digests(&llama());
     for (key, value) in [
@@ -223,7 +237,8 @@ fn a_head_size_of_its_own_and_rope_factors_are_read() {
     file.add("rope_freqs.weight", &[2]);
     file.tensor("rope_freqs.weight").data = [1f32, 8.0].map(f32::to_le_bytes).concat();
     let config = config(&file);
-    assert_eq!((config.head_dim, config.rope_factors), (4, Some(vec![1.0, 8.0])));
+    assert_eq!((config.head_dim, config.ropes[0].dims), (4, 4));
+    assert_eq!(config.ropes[0].factors, Some(vec![1.0, 8.0]));
 }
 
 #[test]
