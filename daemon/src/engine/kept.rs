@@ -3,10 +3,6 @@
 //!
 //! All of it is a cache. What is missing or wrong is made again, and never an error.
 
-use std::sync::Arc;
-
-use tinygpt_kernels::Pool;
-
 use crate::kv::key::Digest;
 use crate::model::identity::{Identities, Stamp};
 use crate::model::load::{Pack, Unkept};
@@ -37,16 +33,10 @@ impl Kept {
         }
     }
 
-    /// The packed weights of the file with these contents, if they were kept and are whole.
-    pub(super) fn pack(&self, weights: Digest, pool: &Pool) -> Option<Pack> {
-        let map = self.store.side(weights.short())?;
-        match Pack::open(Arc::clone(&map), weights, pool) {
-            Ok(pack) => Some(pack),
-            Err(error) => {
-                self.forget_pack(weights, &error);
-                None
-            }
-        }
+    /// The packed weights of the file with these contents, if they were kept, to be verified.
+    pub(super) fn pack(&self, weights: Digest) -> Option<Pack> {
+        let pack = Pack::open(self.store.side(weights.short())?, weights);
+        pack.inspect_err(|error| self.forget_pack(weights, error)).ok()
     }
 
     /// Drops packed weights that turned out not to be what they should be.

@@ -275,11 +275,16 @@ impl Source {
     }
 }
 
-/// The model with matrices that an earlier process packed. `None` when they are not there or do not
-/// fit: the file has everything that they have.
+/// The model with matrices that an earlier process packed, which are verified while the rest is
+/// read. `None` when they are not there or do not fit: the file has everything that they have.
 fn find(kept: &Kept, file: &File, weights: Digest, pool: &Pool) -> Option<Checkpoint> {
-    let pack = kept.pack(weights, pool)?;
-    let read = load::load_file(file, &Packing::kept(pool, &pack));
+    let pack = kept.pack(weights)?;
+    let (read, verified) = std::thread::scope(|scope| {
+        let verified = scope.spawn(|| pack.verify(pool));
+        let read = load::load_file(file, &Packing::kept(pool, &pack));
+        (read, verified.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    verified.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
     read.inspect_err(|error| kept.forget_pack(weights, error)).ok()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!      0   8  magic "tgkv-pak"
-//!      8   4  format version, 1
+//!      8   4  format version, 2
 //!     12   4  m: number of matrices
 //!     16   8  length of the file
 //!     24   8  start of the data
@@ -14,8 +14,8 @@
 //!              8  format: kind, bits, zero, group, whether minima, whether f16 scales, 0, 0
 //!              8  length: weights, scales, minima
 //!         then for each MiB of the data:
-//!             32  its checksum
-//!         32  checksum of everything before
+//!             16  its checksum, XXH3
+//!         32  blake3 of everything before
 //!             zeros up to the start of the data
 //! ```
 
@@ -27,10 +27,13 @@ use super::{PIECE, PackError};
 use crate::kv::key::Digest;
 
 const MAGIC: [u8; 8] = *b"tgkv-pak";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD: usize = 96;
 const ENTRY: usize = 32;
-const SUM: usize = 32;
+/// Bytes of a piece's checksum.
+const SUM: usize = size_of::<u128>();
+/// Bytes of the header's own.
+const DIGEST: usize = 32;
 
 /// The data starts at a multiple of this: the largest page of the systems that map it.
 const PAGE: usize = 16 << 10;
@@ -41,7 +44,7 @@ pub(super) struct Header {
     pub(super) weights: Digest,
     pub(super) matrices: Vec<Entry>,
     /// A checksum for each piece of the data.
-    pub(super) sums: Vec<blake3::Hash>,
+    pub(super) sums: Vec<u128>,
 }
 
 /// A matrix: its bytes follow those of the one before.
@@ -109,7 +112,7 @@ impl Header {
 
     /// Where the data of so many matrices and bytes starts.
     pub(super) fn data_start(matrices: usize, data: usize) -> usize {
-        (HEAD + matrices * ENTRY + data.div_ceil(PIECE) * SUM + SUM).next_multiple_of(PAGE)
+        (HEAD + matrices * ENTRY + data.div_ceil(PIECE) * SUM + DIGEST).next_multiple_of(PAGE)
     }
 
     fn end(&self) -> usize {
@@ -141,7 +144,7 @@ impl Header {
         bytes.extend([length.to_le_bytes(), start.to_le_bytes()].as_flattened());
         bytes.extend([self.weights.0, build().0].as_flattened());
         self.matrices.iter().for_each(|entry| bytes.extend(entry.encode()));
-        self.sums.iter().for_each(|sum| bytes.extend(sum.as_bytes()));
+        self.sums.iter().for_each(|sum| bytes.extend(sum.to_le_bytes()));
         let sum = blake3::hash(&bytes);
         bytes.extend(sum.as_bytes());
         bytes.resize(self.start(), 0);
@@ -182,7 +185,7 @@ fn tables(file: &[u8], weights: Digest) -> Option<Header> {
     let pieces = Header::data_bytes(&matrices).filter(|data| *data <= file.len())?.div_ceil(PIECE);
     let at = HEAD + entries.as_flattened().len();
     let sums = file.get(at..at + pieces * SUM)?.as_chunks::<SUM>().0;
-    let sums = sums.iter().map(|sum| blake3::Hash::from_bytes(*sum)).collect();
+    let sums = sums.iter().map(|sum| u128::from_le_bytes(*sum)).collect();
     Some(Header { weights, matrices, sums })
 }
 

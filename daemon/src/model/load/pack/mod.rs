@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use tinygpt_kernels::{Format, Matrix, Pool};
+use twox_hash::XxHash3_128;
 
 use self::header::Header;
 pub use self::packing::Packing;
@@ -28,11 +29,13 @@ use crate::sys::mmap::Map;
 /// Bytes that have a checksum of their own.
 const PIECE: usize = 1 << 20;
 
-/// The packed matrices of a model, mapped and verified.
+/// The packed matrices of a model, mapped. They may be taken before they are verified, and must not
+/// be computed with.
 #[derive(Debug)]
 pub struct Pack {
     header: Header,
     bytes: Bytes,
+    map: Arc<Map>,
 }
 
 /// Why a file is not the pack that is wanted.
@@ -77,23 +80,27 @@ pub enum PackError {
 }
 
 impl Pack {
-    /// The pack of the model file whose contents are `weights`. Reads and compares all of it, on
-    /// the pool.
+    /// The pack of the model file whose contents are `weights`.
     ///
     /// # Errors
-    /// When it is anything else than what was written for these contents by this build.
-    pub fn open(map: Arc<Map>, weights: Digest, pool: &Pool) -> Result<Pack, PackError> {
+    /// When the header is anything else than what was written for these contents by this build.
+    pub fn open(map: Arc<Map>, weights: Digest) -> Result<Pack, PackError> {
         let header = Header::decode(&map, weights)?;
+        Ok(Pack { header, bytes: Bytes::from_owner(Mapped(Arc::clone(&map))), map })
+    }
+
+    /// Reads and compares all of it, on the pool.
+    ///
+    /// # Errors
+    /// When a byte is not what was written.
+    pub fn verify(&self, pool: &Pool) -> Result<(), PackError> {
         let failed = OnceLock::new();
-        pool.run(header.sums.len(), &|piece| {
-            if let Err(error) = verify(&map, &header, piece) {
+        pool.run(self.header.sums.len(), &|piece| {
+            if let Err(error) = verify(&self.map, &self.header, piece) {
                 failed.get_or_init(|| error);
             }
         });
-        match failed.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(Pack { header, bytes: Bytes::from_owner(Mapped(map)) }),
-        }
+        failed.into_inner().map_or(Ok(()), Err)
     }
 
     /// The `index`-th matrix that was packed, if it is `[N][K]` in this format.
@@ -112,10 +119,16 @@ fn verify(map: &Map, header: &Header, piece: usize) -> Result<(), PackError> {
     let at = range.start;
     let unread = |error: io::Error| PackError::Read { at, reason: error.to_string() };
     map.fault_in(range.clone()).map_err(unread)?;
-    match blake3::hash(&map[range]) == header.sums[piece] {
+    match sum(&map[range]) == header.sums[piece] {
         true => Ok(()),
         false => Err(PackError::Sum { at }),
     }
+}
+
+/// The checksum of a piece. It is to find damage, not malice, for which these bytes would have to be
+/// hashed as the model file is: who can write here can write there.
+fn sum(piece: &[u8]) -> u128 {
+    XxHash3_128::oneshot(piece)
 }
 
 /// A map that matrices share.

@@ -30,7 +30,9 @@ fn open(bytes: &[u8]) -> Result<Pack, PackError> {
 
 fn open_as(bytes: &[u8], weights: Digest) -> Result<Pack, PackError> {
     let map = Map::open(&file(bytes), bytes.len()).unwrap();
-    Pack::open(Arc::new(map), weights, &pool())
+    let pack = Pack::open(Arc::new(map), weights)?;
+    pack.verify(&pool())?;
+    Ok(pack)
 }
 
 /// The matrices of the built-in model, as `packing` gives them.
