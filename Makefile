@@ -17,7 +17,7 @@ endif
 # The real model of the tests.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test model demo bench bench-peers bench-quality bench-growth install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model demo bench bench-peers bench-quality bench-growth install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -26,6 +26,7 @@ help:
 	@echo "make check-macos              type check for Apple silicon"
 	@echo "make check-cuda               compile for NVIDIA GPUs, whose compiler comes from PyPI"
 	@echo "make test-arm                 the kernels on emulated NEON"
+	@echo "make fuzz [FUZZ_SECONDS=60]   every parser of untrusted bytes, so long each"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make bench-peers              the same beside llama.cpp"
 	@echo "make bench-growth             time against length, drawn"
@@ -73,6 +74,11 @@ test:
 
 model:
 	$(PYTHON) tests/fetch-model.py $(TINYGPT_REAL_MODEL)
+
+# Needs a nightly toolchain; installs cargo-fuzz under target/.
+FUZZ_SECONDS ?= 60
+fuzz:
+	fuzz/run $(FUZZ_SECONDS)
 
 # -- run ----------------------------------------------------------------------
 

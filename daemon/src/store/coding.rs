@@ -91,7 +91,9 @@ pub(super) const SUM: usize = 32;
 pub(super) fn summed(bytes: &[u8], len: usize) -> Result<&[u8], Damage> {
     let short = Damage::Short { found: bytes.len() as u64, needed: len as u64 };
     let (covered, sum) = bytes.get(..len).ok_or(short)?.split_at(len - SUM);
-    if checksum(covered) == *sum { Ok(covered) } else { Err(Damage::HeaderSum) }
+    // A fuzzer would not get past it.
+    let whole = cfg!(fuzzing) || checksum(covered) == *sum;
+    whole.then_some(covered).ok_or(Damage::HeaderSum)
 }
 
 /// The checksum of everything on disk: blake3, in full.

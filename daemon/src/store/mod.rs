@@ -75,6 +75,8 @@ mod segment;
 mod coding;
 mod damage;
 
+#[cfg(fuzzing)]
+pub mod fuzz;
 #[cfg(test)]
 mod tests;
 

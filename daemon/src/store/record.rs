@@ -75,7 +75,7 @@ impl Head {
     }
 
     /// `bytes` are the whole head at least, and `found` is the length of the file.
-    fn decode(bytes: &[u8], found: u64) -> Result<Self, Damage> {
+    pub(super) fn decode(bytes: &[u8], found: u64) -> Result<Self, Damage> {
         let mut from = Decoder::new(bytes);
         expect_kind(&mut from, MAGIC, VERSION)?;
         let (flags, said, length, t) = (from.u32()?, from.u64()?, from.u32()?, from.u32()?);

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzzers, small and whole: fuzz/seeds/TARGET/.
+
+Those of `store` are heads of what a daemon wrote: fuzz/make_seeds.py [CACHE_DIRECTORY].
+"""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+SEEDS = Path(__file__).resolve().parent / "seeds"
+PAGE = 16384
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def value(given) -> bytes:
+    match given:
+        case int():
+            return struct.pack("<II", 4, given)
+        case float():
+            return struct.pack("<If", 6, given)
+        case str():
+            return struct.pack("<I", 8) + text(given)
+        case [int(), *_]:
+            return struct.pack(f"<IIQ{len(given)}i", 9, 5, len(given), *given)
+        case [float(), *_]:
+            return struct.pack(f"<IIQ{len(given)}f", 9, 6, len(given), *given)
+        case [str(), *_]:
+            return struct.pack("<IIQ", 9, 8, len(given)) + b"".join(map(text, given))
+
+
+def gguf(keys: dict, tensors: dict[str, list[int]]) -> bytes:
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    for key, given in keys.items():
+        out += text(key) + value(given)
+    offset, data = 0, b""
+    for name, dims in tensors.items():
+        out += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, offset)
+        size = 4
+        for dim in dims:
+            size *= dim
+        offset += size
+        data += bytes(size)
+    return out + bytes(-len(out) % 32) + data
+
+
+def blocks(rename=lambda name: name) -> dict[str, list[int]]:
+    tensors = {"token_embd": [32, 6], "output_norm": [32]}
+    tensors |= {f"blk.0.{name}": dims for name, dims in {
+        "attn_norm": [32], "attn_q": [32, 32], "attn_k": [32, 16], "attn_v": [32, 16],
+        "attn_output": [32, 32], "ffn_norm": [32], "ffn_gate": [32, 32], "ffn_up": [32, 32],
+        "ffn_down": [32, 32]}.items()}
+    return {f"{name}.weight": dims for name, dims in tensors.items()}
+
+
+def llama(tokenizer: dict) -> bytes:
+    keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 64,
+            "llama.embedding_length": 32, "llama.feed_forward_length": 32,
+            "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+            "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": 6}
+    return gguf(keys | {f"tokenizer.ggml.{key}": given for key, given in tokenizer.items()}, blocks())
+
+
+def tinygpt() -> bytes:
+    width, context, mlp = 8, 4, 16
+    shapes = {"token_embedding.weight": [256, width], "position_embedding.weight": [context, width],
+              "ln_final.weight": [width], "ln_final.bias": [width]}
+    for half in ("ln1", "ln2"):
+        shapes |= {f"blocks.0.{half}.weight": [width], f"blocks.0.{half}.bias": [width]}
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        shapes |= {f"blocks.0.attn.{name}.weight": [width, width], f"blocks.0.attn.{name}.bias": [width]}
+    shapes |= {"blocks.0.mlp.fc_in.weight": [mlp, width], "blocks.0.mlp.fc_in.bias": [mlp],
+               "blocks.0.mlp.fc_out.weight": [width, mlp], "blocks.0.mlp.fc_out.bias": [width]}
+    manifest, offset = [], 0
+    for name, shape in shapes.items():
+        manifest.append({"name": name, "shape": shape, "floatOffset": offset})
+        offset += shape[0] * (shape[1] if len(shape) > 1 else 1)
+    head = json.dumps({
+        "config": {"layers": 1, "dModel": width, "ctx": context, "heads": 2, "dMlp": mlp},
+        "manifest": manifest, "includesOptimizerState": False, "weightDtype": "fp16",
+    }).encode()
+    return b"TGPT" + struct.pack("<II", 2, len(head)) + head + bytes(4 + 2 * offset)
+
+
+def frames() -> bytes:
+    """A request whose authority is an encoded path: settings, headers, data."""
+    field = b"run%2Fx%2Ft.sock"
+    block = b"\x83\x86\x44\x01/" + b"\x41" + bytes([len(field)]) + field
+    frame = lambda kind, flags, body: struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", kind and 1) + body
+    settings = struct.pack(">I", 0)[1:] + bytes([4, 0, 0, 0, 0, 0])
+    return b"\x07" + settings + frame(1, 4, block) + frame(0, 1, b"\0\0\0\0\0")
+
+
+def write(target: str, name: str, seed: bytes) -> None:
+    (SEEDS / target).mkdir(parents=True, exist_ok=True)
+    (SEEDS / target / name).write_bytes(seed)
+
+
+def heads(cache: Path) -> None:
+    kinds = {"tgkv": PAGE, "tgrec": 1024, "tgfp": 4096}
+    for kind, (end, most) in enumerate(kinds.items()):
+        for number, path in enumerate(sorted(cache.rglob(f"*.{end}"))[:2]):
+            head = path.read_bytes()[:most]
+            # Zeros fill a segment's head up to its data.
+            head = head.rstrip(b"\0") if most == PAGE else head
+            write("store", f"{number}.{end}", bytes([kind]) + head)
+
+
+if __name__ == "__main__":
+    bpe = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "ab", "\u0120", "<s>", "</s>"],
+           "token_type": [1, 1, 1, 1, 3, 3], "merges": ["a b"], "bos_token_id": 4, "eos_token_id": 5}
+    pieces = {"model": "llama", "tokens": ["<unk>", "<s>", "</s>", "<0x41>", "\u2581a", "a"],
+              "scores": [0.0, 0.0, 0.0, 0.0, -1.0, -2.0], "token_type": [2, 3, 3, 6, 1, 1],
+              "bos_token_id": 1, "eos_token_id": 2}
+    write("model", "bpe.gguf", llama(bpe))
+    write("model", "sentencepiece.gguf", llama(pieces))
+    write("model", "fp16.tinygpt", tinygpt())
+    write("authority", "request", frames())
+    if len(sys.argv) > 1:
+        heads(Path(sys.argv[1]))
