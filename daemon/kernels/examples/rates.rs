@@ -1,7 +1,7 @@
 //! Prints the rates of the product and of attention on this machine, in GFLOP/s (two operations
 //! per multiply-add; masked scores are not counted).
 //!
-//! `cargo run -p tinygpt-kernels --example rates [-- THREADS]`
+//! `cargo run --release -p tinygpt-kernels --example rates [-- THREADS [FORMAT]]`
 
 #![expect(clippy::print_stdout, reason = "a report is what it is for")]
 
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tinygpt_kernels::convert::narrow_f16;
 use tinygpt_kernels::sample::uniform;
 use tinygpt_kernels::{
-    Block, Code, Element, Format, Isa, Matrix, Output, Pool, Quantized, Sequence, Shape, attend,
-    linear, linear_fast,
+    Block, Code, Element, Format, Isa, Matrix, Output, Pool, Quantized, Sequence, Shape, Table,
+    attend, linear, linear_fast,
 };
 
 fn main() {
@@ -20,10 +20,14 @@ fn main() {
     let pool = Pool::new(threads.unwrap_or(NonZeroUsize::MIN));
     println!("{} threads, {}", pool.threads(), Isa::best().name());
     println!("peak f32 FMA, one thread: {:.1}", peak());
+    let only = std::env::args().nth(2);
     for (n, k) in [(576, 576), (1536, 576), (576, 1536)] {
-        for (name, w) in formats(n, k) {
-            products(&pool, name, &w);
-        }
+        let formats = formats(n, k).into_iter();
+        let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+        formats.filter(|(name, _)| wanted(name)).for_each(|(name, w)| products(&pool, name, &w));
+    }
+    if only.is_some() {
+        return;
     }
     for (first, rows) in [(0, 512), (1023, 1)] {
         for element in [Element::F32, Element::F16, Element::BF16] {
@@ -81,13 +85,21 @@ fn formats(n: usize, k: usize) -> Vec<(&'static str, Matrix)> {
         let min = (zero == 0).then_some(&scale[..]);
         Matrix::from_affine(n, k, (Code { bits, zero }, 32), &q, &scale, min)
     };
+    let coded = |format| {
+        let codes: Vec<u8> = weights.iter().map(|x| ((x + 0.5) * 16.0) as u8).collect();
+        Matrix::from_codes(n, k, format, &codes, &scale, None)
+    };
     vec![
         ("f32", Matrix::from_f32(n, k, &weights)),
         ("f16", Matrix::from_f16(n, k, &narrow)),
+        ("2 bits", affine(2, 0)),
         ("4 bits", affine(4, 0)),
         ("5 bits", affine(5, 0)),
         ("6 bits", affine(6, 32)),
         ("8 bits", affine(8, 128)),
+        ("e2m1", coded(Format::Table { table: Table::E2M1, group: 32 })),
+        ("iq4nl", coded(Format::Table { table: Table::IQ4NL, group: 32 })),
+        ("e4m3", coded(Format::E4M3 { group: 32 })),
     ]
 }
 
@@ -99,7 +111,7 @@ fn products(pool: &Pool, name: &str, w: &Matrix) {
         print!("  T={t} {:6.1}", rate(flops, || linear(pool, &x, t, w, None, &mut y)));
     }
     println!();
-    if let Format::Affine { .. } = w.format() {
+    if w.is_quantised() {
         print!("fast   {:4} x {:4} {name:>6}:", w.n(), w.k());
         for t in [1, 2, 8, 32, 64, 512] {
             let (x, mut y) = (noise(3, t * w.k()), vec![0.0; t * w.n()]);

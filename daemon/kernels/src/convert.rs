@@ -81,6 +81,9 @@ pub(crate) trait Narrow: Pod {
     /// The same value as an f32.
     fn value(self) -> f32;
 
+    /// The nearest value to an f32.
+    fn nearest(x: f32) -> Self;
+
     /// Sixteen values at once.
     #[inline(always)]
     fn widen(_isa: Isa, from: &[Self; LANES]) -> Lanes {
@@ -110,6 +113,10 @@ impl Narrow for f32 {
         self
     }
 
+    fn nearest(x: f32) -> f32 {
+        x
+    }
+
     #[inline(always)]
     fn wide(from: &[Lanes]) -> Option<&[Lanes]> {
         Some(from)
@@ -121,12 +128,20 @@ impl Narrow for BF16 {
     fn value(self) -> f32 {
         f32_from_bf16(self.0)
     }
+
+    fn nearest(x: f32) -> BF16 {
+        BF16(bf16_from_f32(x))
+    }
 }
 
 impl Narrow for F16 {
     #[inline(always)]
     fn value(self) -> f32 {
         f32_from_f16(self.0)
+    }
+
+    fn nearest(x: f32) -> F16 {
+        F16(f16_from_f32(x))
     }
 
     #[inline(always)]
@@ -267,6 +282,36 @@ pub fn f32_from_bf16(half: u16) -> f32 {
     f32::from_bits(u32::from(half | quiet) << 16)
 }
 
+/// An 8-bit float with four bits of exponent and three of mantissa. It has no infinities; its
+/// largest magnitude stands for NaN.
+#[inline(always)]
+pub fn f32_from_e4m3(code: u8) -> f32 {
+    wide_from_e4m3(u32::from(code))
+}
+
+/// The same of a code below 256.
+#[inline(always)]
+pub(crate) fn wide_from_e4m3(code: u32) -> f32 {
+    /// The difference of the exponents' biases, in place.
+    const BIAS: u32 = (127 - 7) << 23;
+    /// The smallest subnormal.
+    const STEP: f32 = 1.0 / 512.0;
+    let magnitude = code & 0x7f;
+    let normal = f32::from_bits((magnitude << 20) + BIAS);
+    let size = if magnitude < 8 { magnitude as f32 * STEP } else { normal };
+    let size = if magnitude == 0x7f { f32::NAN } else { size };
+    f32::from_bits(size.to_bits() | (code & 0x80) << 24)
+}
+
+/// An 8-bit power of two, `2^(code - 127)`; the largest code stands for NaN.
+pub fn f32_from_e8m0(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(code) << 23),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,5 +377,23 @@ mod tests {
         assert_eq!(count, 2);
         assert_eq!(narrow[..2], [0x7bff, 0xfbff]);
         assert!(f16::from_bits(narrow[2]).is_nan());
+    }
+
+    #[test]
+    fn every_8_bit_float_is_what_its_bits_say() {
+        for code in 0..=255_u8 {
+            let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+            let size = match (exponent, code & 7) {
+                (15, 7) => f32::NAN,
+                (0, _) => mantissa / 8.0 * 2.0_f32.powi(-6),
+                _ => (1.0 + mantissa / 8.0) * 2.0_f32.powi(exponent - 7),
+            };
+            let want = if code < 128 { size } else { -size };
+            let got = f32_from_e4m3(code);
+            assert!(got == want || got.is_nan() && want.is_nan(), "{code}: {got}, not {want}");
+            let power = f32_from_e8m0(code);
+            let want = 2.0_f64.powi(i32::from(code) - 127);
+            assert!(f64::from(power) == want || code == 255 && power.is_nan(), "{code}: {power}");
+        }
     }
 }

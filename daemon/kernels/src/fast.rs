@@ -33,9 +33,10 @@ use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::linear::{even, over_tiles};
-use crate::matrix::Matrix;
+use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::quantized::{Quantized, Row};
+use crate::table::Table;
 
 /// Rows that pass over a tile together.
 const STRIP: usize = 4;
@@ -260,15 +261,22 @@ pub(crate) fn agrees(isa: Isa) -> bool {
     let x = Quantized::on(Isa::PLAIN, &here, &x, k);
     // Scales that are f16 and scales that are not.
     let (half, wide) = (64.0, 63.0);
-    let codes = [(4, 0, 32, half), (5, 0, 64, wide), (6, 32, 16, half), (8, 128, 32, wide)];
-    codes.into_iter().all(|(bits, zero, group, parts)| {
+    let affine = [(4, 0, 32, half), (5, 0, 64, wide), (6, 32, 16, half), (8, 128, 32, wide)];
+    let affine = affine.into_iter().map(|(bits, zero, group, parts)| {
+        let format = Format::Affine { code: Code { bits, zero }, group, min: zero == 0 };
+        (format, bits, group, parts)
+    });
+    let tables = [Table::E2M1, Table::IQ4NL].map(|table| {
+        let group = 32;
+        (Format::Table { table, group }, 4, group, half)
+    });
+    affine.chain(tables).all(|(format, bits, group, parts)| {
         let scale = |i: usize| (uniform(i) * parts).round() / parts;
         let scales: Vec<f32> = (0..n * k / group).map(scale).collect();
-        let code = |i: usize| ((uniform(i) + 0.5) * f32::from(1_u16 << bits)) as i16;
-        let q: Vec<i8> = (0..n * k).map(|i| (code(i) - zero) as i8).collect();
-        let min = (zero == 0).then_some(&scales[..]);
-        let code = Code { bits, zero: zero as u8 };
-        let w = Matrix::from_affine(n, k, (code, group), &q, &scales, min);
+        let code = |i: usize| ((uniform(i) + 0.5) * f32::from(1_u16 << bits)) as u8;
+        let codes: Vec<u8> = (0..n * k).map(code).collect();
+        let min = matches!(format, Format::Affine { min: true, .. }).then_some(&scales[..]);
+        let w = Matrix::from_codes(n, k, format, &codes, &scales, min);
         let product = |isa| {
             let mut y = vec![0.0; 5 * n];
             linear_fast_on(
@@ -430,10 +438,11 @@ mod tests {
         #[test]
         fn a_row_has_the_same_bits_whatever_rows_travel_with_it(
             cuts in proptest::collection::vec(1_usize..20, 1..6),
-            format in 0_usize..42,
+            format in 0_usize..200,
             threads in 1_usize..4,
         ) {
-            let w = &quantised(37, 320)[format];
+            let matrices = quantised(37, 320);
+            let w = &matrices[format % matrices.len()];
             let t: usize = cuts.iter().sum();
             let x = noise(6, t * w.k());
             let rows = |x: &[f32]| Quantized::new(&pool(threads), x, w.k());

@@ -61,6 +61,7 @@ mod quantized;
 pub mod reference;
 pub mod rope;
 pub mod sample;
+mod table;
 
 pub use act::{Gate, Gelu};
 pub use attend::{Block, Element, Sequence, Shape, attend};
@@ -68,7 +69,8 @@ pub use code::Code;
 pub use fast::{Output, gated_fast, linear_fast};
 pub use isa::Isa;
 pub use linear::linear;
-pub use matrix::{Format, Matrix, PACKING, Tile};
+pub use matrix::{Format, Matrix, PACKING, Scales, Tile};
 pub use pool::Pool;
 pub use quantized::Quantized;
 pub use rope::{Convention, Rope};
+pub use table::Table;

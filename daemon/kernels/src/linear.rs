@@ -14,7 +14,7 @@ use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::{Format, Matrix};
-use crate::panel::{Affine, Packed, Plain, RUN, multiply_on};
+use crate::panel::{Coded, Packed, Plain, RUN, multiply_on};
 use crate::pool::Pool;
 
 /// Rows that pass over a panel together.
@@ -88,7 +88,7 @@ impl<'a> Product<'a> {
             Format::F32 => self.tile::<Plain<'_, f32>>(tile, scratch),
             Format::F16 => self.tile::<Plain<'_, F16>>(tile, scratch),
             Format::BF16 => self.tile::<Plain<'_, BF16>>(tile, scratch),
-            Format::Affine { .. } => self.tile::<Affine<'_>>(tile, scratch),
+            _ => self.tile::<Coded<'_>>(tile, scratch),
         }
     }
 
@@ -181,6 +181,7 @@ pub(crate) mod tests {
     use crate::convert::{f16_from_f32, f32_from_f16, narrow_bf16, narrow_f16};
     use crate::noise::{bits, isas, noise, pool};
     use crate::reference;
+    use crate::table::Table;
 
     /// One matrix of each format that suits `k`.
     fn matrices(n: usize, k: usize) -> Vec<Matrix> {
@@ -194,18 +195,51 @@ pub(crate) mod tests {
             Matrix::from_bf16(n, k, &bf16),
         ]
         .into_iter()
+        .chain(floats(n, k))
         .chain(quantised(n, k))
         .collect()
+    }
+
+    /// 8-bit floats, all but the NaNs.
+    fn floats(n: usize, k: usize) -> Vec<Matrix> {
+        let codes: Vec<u8> = (0..n * k).map(|i| (i * 37 % 255) as u8).collect();
+        let codes: Vec<u8> = codes.into_iter().map(|c| if c == 127 { 0 } else { c }).collect();
+        coded(n, k, &[32], |group| Format::E4M3 { group }, &codes)
+    }
+
+    /// Matrices of codes with a scale for each group: f16, bf16 and f32 ones.
+    fn coded(
+        n: usize,
+        k: usize,
+        groups: &[usize],
+        format: impl Fn(usize) -> Format,
+        codes: &[u8],
+    ) -> Vec<Matrix> {
+        let mut matrices = Vec::new();
+        for &group in groups.iter().filter(|&&group| k.is_multiple_of(group.max(32))) {
+            let wide = noise(2, n * k / group);
+            let half = wide.iter().map(|&x| as_f16(x)).collect();
+            let powers = (0..n * k / group).map(|i| 2.0_f32.powi(i as i32 * 7 % 90 - 70)).collect();
+            for scale in [wide, half, powers] {
+                matrices.push(Matrix::from_codes(n, k, format(group), codes, &scale, None));
+            }
+        }
+        matrices
     }
 
     fn as_f16(x: f32) -> f32 {
         f32_from_f16(f16_from_f32(x))
     }
 
-    /// One matrix of each quantised format that suits `k`, with scales of either width.
+    /// One matrix of each quantised format that suits `k`, with scales of each kind.
     pub(crate) fn quantised(n: usize, k: usize) -> Vec<Matrix> {
-        let mut matrices = Vec::new();
-        for (bits, zero) in [(4, 0), (4, 8), (5, 0), (5, 16), (6, 32), (8, 0), (8, 128)] {
+        let nibbles: Vec<u8> = (0..n * k).map(|i| (i * 7 % 23 % 16) as u8).collect();
+        let entries =
+            |table, groups| coded(n, k, groups, |group| Format::Table { table, group }, &nibbles);
+        let mut matrices = entries(Table::E2M1, &[16, 32]);
+        matrices.extend(entries(Table::IQ4NL, &[32]));
+        let codes = [(2, 0), (3, 0), (4, 0), (4, 8), (5, 0), (5, 16), (6, 32), (8, 0), (8, 128)];
+        for (bits, zero) in codes {
             let code = Code { bits, zero };
             let size = f32::from(1_u16 << bits);
             let codes: Vec<u8> =
@@ -218,7 +252,8 @@ pub(crate) mod tests {
                 let half = wide.clone().map(|wide| wide.into_iter().map(as_f16).collect());
                 for [scale, min] in [wide, half] {
                     let min = (zero == 0).then_some(&min[..]);
-                    matrices.push(Matrix::from_codes(n, k, (code, group), &codes, &scale, min));
+                    let format = Format::Affine { code, group, min: min.is_some() };
+                    matrices.push(Matrix::from_codes(n, k, format, &codes, &scale, min));
                 }
             }
         }
@@ -274,10 +309,11 @@ pub(crate) mod tests {
         #[test]
         fn a_row_has_the_same_bits_whatever_rows_travel_with_it(
             cuts in proptest::collection::vec(1_usize..20, 1..6),
-            format in 0_usize..45,
+            format in 0_usize..200,
             threads in 1_usize..4,
         ) {
-            let w = &matrices(37, 320)[format];
+            let matrices = matrices(37, 320);
+            let w = &matrices[format % matrices.len()];
             let t: usize = cuts.iter().sum();
             let x = noise(6, t * w.k());
             let whole = product(Isa::best(), &pool(1), &x, w, None);

@@ -14,6 +14,7 @@
 //! is overwritten in place cannot mix with it. It may be kept in a file of its own (`matrix::kept`).
 
 mod buffer;
+mod format;
 mod groups;
 mod kept;
 mod tile;
@@ -26,63 +27,18 @@ use std::sync::{Mutex, PoisonError};
 use bytemuck::Pod;
 
 use crate::code::{BLOCK, Code};
-use crate::convert::{BF16, F16, Narrow, f16_from_f32, f32_from_f16};
+use crate::convert::{BF16, F16, Narrow};
 use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::buffer::{Buffer, Draft};
-pub(crate) use crate::matrix::groups::{Groups, Halves};
+pub use crate::matrix::format::Format;
+pub(crate) use crate::matrix::format::{Coded, Values};
+pub use crate::matrix::groups::Scales;
+pub(crate) use crate::matrix::groups::{Groups, Of};
 pub use crate::matrix::kept::PACKING;
 pub use crate::matrix::tile::Tile;
 use crate::pool::Pool;
-
-/// How the weights of a matrix are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// 4 bytes each.
-    F32,
-    /// 2 bytes each.
-    F16,
-    /// 2 bytes each.
-    BF16,
-    /// `value[n][k] = fma(q, scale, min)`: half a byte or one each, and 4 or 8 bytes per `group`.
-    /// `K` is a multiple of 32.
-    Affine {
-        /// What the integers are.
-        code: Code,
-        /// Consecutive `k` that share a scale: 16, 32, 64 or 128; it divides `K`.
-        group: usize,
-        /// Whether each group has a minimum; it is 0 otherwise.
-        min: bool,
-    },
-}
-
-impl Format {
-    /// Bytes of the weights of a tile, its scales aside.
-    fn tile_bytes(self, k: usize) -> usize {
-        match self {
-            Format::F32 => k * LANES * 4,
-            Format::F16 | Format::BF16 => k * LANES * 2,
-            Format::Affine { code, .. } => k / BLOCK * code.block_bytes(),
-        }
-    }
-
-    /// How many `k` groups have a scale, and how many have a minimum.
-    fn groups(self, k: usize) -> (usize, usize) {
-        match self {
-            Format::Affine { group, min, .. } => (k / group, if min { k / group } else { 0 }),
-            _ => (0, 0),
-        }
-    }
-
-    fn check(self, k: usize) {
-        if let Format::Affine { code, group, .. } = self {
-            code.check();
-            assert!(matches!(group, 16 | 32 | 64 | 128), "groups of 16 to 128, not {group}");
-            assert!(k.is_multiple_of(group.max(BLOCK)), "groups of {group} in rows of {k}");
-        }
-    }
-}
 
 /// `N` outputs by `K` inputs of weights, immutable once packed. Clones share the weights.
 #[derive(Clone)]
@@ -93,8 +49,8 @@ pub struct Matrix {
     weights: Buffer,
     scales: Buffer,
     mins: Buffer,
-    /// Whether scales and minima are f16, and not f32.
-    half: bool,
+    /// What scales and minima are kept as.
+    kept: Scales,
 }
 
 impl Matrix {
@@ -146,21 +102,21 @@ impl Matrix {
         })
     }
 
-    /// The same from codes as they are, `[N][K]`: MLX's affine checkpoints have no zero point.
+    /// The same from codes as they are, `[N][K]`, of any format that has some.
     ///
     /// # Panics
-    /// As for [`from_affine`](Self::from_affine).
+    /// As for [`from_affine`](Self::from_affine), or when the format has no codes.
     pub fn from_codes(
         n: usize,
         k: usize,
-        (code, group): (Code, usize),
+        format: Format,
         codes: &[u8],
         scale: &[f32],
         min: Option<&[f32]>,
     ) -> Matrix {
         assert_eq!(codes.len(), n * k, "[N][K] weights");
-        let groups = k / group;
-        build_here(n, k, Format::Affine { code, group, min: min.is_some() }, |r, tile| {
+        let (groups, _) = format.groups(k);
+        build_here(n, k, format, |r, tile| {
             let of_groups = r.start * groups..r.end * groups;
             let min = min.map(|min| &min[of_groups.clone()]);
             tile.codes(&codes[r.start * k..r.end * k], &scale[of_groups], min);
@@ -186,7 +142,7 @@ impl Matrix {
         fill: impl Fn(Range<usize>, &mut Tile<'_>) -> Result<(), E> + Sync,
     ) -> Result<Matrix, E> {
         format.check(k);
-        let mut drafts = Matrix::part_bytes(n, k, format, false).map(Draft::zeroed);
+        let mut drafts = Matrix::part_bytes(n, k, format, Scales::F32).map(Draft::zeroed);
         let (scale_groups, min_groups) = format.groups(k);
         let tile_bytes = format.tile_bytes(k);
         let [weights, scales, mins] = &mut drafts;
@@ -219,14 +175,16 @@ impl Matrix {
         }
     }
 
-    /// A packed matrix, with scales and minima as f16 if each of them is one.
+    /// A packed matrix, with scales and minima in 16 bits if each of them fits.
     fn narrowed(n: usize, k: usize, format: Format, [weights, scales, mins]: [Draft; 3]) -> Matrix {
-        let (scales, mins, half) = match (narrowed(&scales), narrowed(&mins)) {
-            (Some(scales), Some(mins)) => (scales, mins, true),
-            _ => (scales, mins, false),
-        };
+        let (kept, scales, mins) = narrowed::<F16>(&scales, &mins)
+            .map(|[scales, mins]| (Scales::F16, scales, mins))
+            .or_else(|| {
+                narrowed::<BF16>(&scales, &mins).map(|[scales, mins]| (Scales::BF16, scales, mins))
+            })
+            .unwrap_or((Scales::F32, scales, mins));
         let [weights, scales, mins] = [weights, scales, mins].map(Draft::finish);
-        Matrix { n, k, format, weights, scales, mins, half }
+        Matrix { n, k, format, weights, scales, mins, kept }
     }
 
     /// Outputs.
@@ -244,9 +202,9 @@ impl Matrix {
         self.format
     }
 
-    /// Whether the weights are integers with scales.
+    /// Whether the weights are integers with scales: what products of integers take.
     pub fn is_quantised(&self) -> bool {
-        matches!(self.format, Format::Affine { .. })
+        matches!(self.format, Format::Affine { .. } | Format::Table { .. })
     }
 
     /// Bytes that it takes.
@@ -266,27 +224,35 @@ impl Matrix {
             Format::F32 => gather::<f32>(self.tile(tile), lane, out),
             Format::F16 => gather::<F16>(self.tile(tile), lane, out),
             Format::BF16 => gather::<BF16>(self.tile(tile), lane, out),
-            Format::Affine { code, group, .. } => {
-                let groups = self.tile_groups(tile);
-                let blocks = self.tile_codes(tile, code).chunks_exact(code.block_bytes());
-                for (block, (codes, out)) in blocks.zip(out.chunks_exact_mut(BLOCK)).enumerate() {
-                    for (i, out) in out.iter_mut().enumerate() {
-                        let at = (block * BLOCK + i) / group;
-                        let min = groups.mins(Isa::PLAIN, at).map_or(0.0, |min| min[lane]);
-                        let scale = groups.scales(Isa::PLAIN, at)[lane];
-                        *out = (code.get(codes, lane, i) as f32).mul_add(scale, min);
-                    }
-                }
+            _ => self.coded_row(tile, lane, out),
+        }
+    }
+
+    fn coded_row(&self, tile: usize, lane: usize, out: &mut [f32]) {
+        let (coded, groups) = (self.coded(), self.tile_groups(tile));
+        let blocks = self.tile_codes(tile).chunks_exact(coded.code.block_bytes());
+        for (block, (codes, out)) in blocks.zip(out.chunks_exact_mut(BLOCK)).enumerate() {
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = (block * BLOCK + i) / coded.group;
+                let min = groups.mins(Isa::PLAIN, at).map_or(0.0, |min| min[lane]);
+                let scale = groups.scales(Isa::PLAIN, at)[lane];
+                *out = coded.number(codes, lane, i).mul_add(scale, min);
             }
         }
     }
 
+    /// How the codes of a matrix are read that has some.
+    #[inline(always)]
+    pub(crate) fn coded(&self) -> Coded {
+        self.format.coded().unwrap_or_else(|| panic!("the codes of {self:?}"))
+    }
+
     /// The integer of a quantised weight.
     pub(crate) fn integer(&self, n: usize, k: usize) -> i32 {
-        let Format::Affine { code, .. } = self.format else { panic!("{self:?} is not quantised") };
-        let bytes = code.block_bytes();
-        let block = &self.tile_codes(n / LANES, code)[k / BLOCK * bytes..][..bytes];
-        code.get(block, n % LANES, k % BLOCK)
+        let coded = self.coded();
+        let bytes = coded.code.block_bytes();
+        let block = &self.tile_codes(n / LANES)[k / BLOCK * bytes..][..bytes];
+        coded.integer(block, n % LANES, k % BLOCK)
     }
 
     /// The scale and the minimum of a group of output `n`.
@@ -304,8 +270,8 @@ impl Matrix {
 
     /// The codes of a tile, block after block.
     #[inline(always)]
-    pub(crate) fn tile_codes(&self, tile: usize, code: Code) -> &[u8] {
-        let bytes = self.k / BLOCK * code.block_bytes();
+    pub(crate) fn tile_codes(&self, tile: usize) -> &[u8] {
+        let bytes = self.format.tile_bytes(self.k);
         &self.weights.cast::<u8>()[tile * bytes..(tile + 1) * bytes]
     }
 
@@ -315,16 +281,16 @@ impl Matrix {
         let (scales, mins) = self.format.groups(self.k);
         let scales = tile * scales..(tile + 1) * scales;
         let mins = tile * mins..(tile + 1) * mins;
-        match self.half {
-            true => Groups::Half {
-                scales: &self.scales.cast::<Halves>()[scales],
-                mins: &self.mins.cast::<Halves>()[mins],
-            },
-            false => Groups::Wide {
-                scales: &self.scales.cast::<Lanes>()[scales],
-                mins: &self.mins.cast::<Lanes>()[mins],
-            },
+        match self.kept {
+            Scales::F32 => Groups::F32(self.groups(scales, mins)),
+            Scales::F16 => Groups::F16(self.groups(scales, mins)),
+            Scales::BF16 => Groups::BF16(self.groups(scales, mins)),
         }
+    }
+
+    #[inline(always)]
+    fn groups<E: Pod>(&self, scales: Range<usize>, mins: Range<usize>) -> Of<'_, E> {
+        Of { scales: &self.scales.cast()[scales], mins: &self.mins.cast()[mins] }
     }
 }
 
@@ -334,15 +300,18 @@ impl std::fmt::Debug for Matrix {
     }
 }
 
-/// Numbers as f16, if each of them is one.
-fn narrowed(wide: &Draft) -> Option<Draft> {
-    let wide = wide.cast::<f32>();
-    let mut half = Draft::zeroed(wide.len() * 2);
-    let exact = |(half, &wide): (&mut u16, &f32)| {
-        *half = f16_from_f32(wide);
-        f32_from_f16(*half).to_bits() == wide.to_bits()
+/// Scales and minima in fewer bits, if each of them fits.
+fn narrowed<E: Narrow>(scales: &Draft, mins: &Draft) -> Option<[Draft; 2]> {
+    let narrowed = |wide: &Draft| {
+        let wide = wide.cast::<f32>();
+        let mut narrow = Draft::zeroed(wide.len() * size_of::<E>());
+        let exact = |(narrow, &wide): (&mut E, &f32)| {
+            *narrow = E::nearest(wide);
+            narrow.value().to_bits() == wide.to_bits()
+        };
+        narrow.cast_mut::<E>().iter_mut().zip(wide).all(exact).then_some(narrow)
     };
-    half.cast_mut::<u16>().iter_mut().zip(wide).all(exact).then_some(half)
+    Some([narrowed(scales)?, narrowed(mins)?])
 }
 
 /// One row of a tile.

@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use crate::code::{BLOCK, Code};
-use crate::convert::Narrow;
+use crate::code::{BLOCK, Code, STEPS, Unpacked};
+use crate::convert::{Narrow, wide_from_e4m3};
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{Columns, LANES, Lanes, strip};
-use crate::matrix::{Format, Groups, Matrix};
+use crate::matrix::{self, Groups, Matrix, Values};
 
 /// The longest run of `k` in a panel: 16 KiB of widened weights. A multiple of every group.
 pub(crate) const RUN: usize = 256;
@@ -66,66 +66,86 @@ impl<E: Narrow> Columns for Plain<'_, E> {
     }
 }
 
-/// Quantised weights with a scale, and a minimum or none, per group of `k`.
+/// Weights in codes with a scale, and a minimum or none, per group of `k`.
 #[derive(Clone, Copy)]
-pub(crate) struct Affine<'a> {
-    code: Code,
-    group: usize,
+pub(crate) struct Coded<'a> {
+    /// How the codes are read.
+    how: matrix::Coded,
     codes: &'a [u8],
     groups: Groups<'a>,
 }
 
-impl<'a> Packed<'a> for Affine<'a> {
+impl<'a> Packed<'a> for Coded<'a> {
     fn new(matrix: &'a Matrix, tile: usize, run: Range<usize>) -> Self {
-        let Format::Affine { code, group, .. } = matrix.format() else {
-            unreachable!("an affine run of {matrix:?}");
-        };
-        let groups = matrix.tile_groups(tile).part(run.start / group..run.end / group);
-        let bytes = code.block_bytes();
-        let codes =
-            &matrix.tile_codes(tile, code)[run.start / BLOCK * bytes..run.end / BLOCK * bytes];
-        Affine { code, group, codes, groups }
+        let how = matrix.coded();
+        let groups = matrix.tile_groups(tile).part(run.start / how.group..run.end / how.group);
+        let bytes = how.code.block_bytes();
+        let codes = &matrix.tile_codes(tile)[run.start / BLOCK * bytes..run.end / BLOCK * bytes];
+        Coded { how, codes, groups }
     }
 
     fn multiply<const R: usize>(self, isa: Isa, sums: &mut [Lanes; R], x: &[&[f32]; R]) {
-        multiply_affine_on(isa, sums, self, x);
+        match self.how.values {
+            Values::Integers => multiply_coded_on::<INTEGERS, R>(isa, sums, self, x),
+            Values::Entries(_) => multiply_coded_on::<ENTRIES, R>(isa, sums, self, x),
+            Values::Floats => multiply_coded_on::<FLOATS, R>(isa, sums, self, x),
+        }
     }
 
     fn panel<'s>(self, isa: Isa, scratch: &'s mut Vec<Lanes>) -> &'s [Lanes]
     where
         'a: 's,
     {
-        scratch.resize(self.groups.len() * self.group, [0.0; LANES]);
-        widen_affine_on(isa, self, scratch);
+        scratch.resize(self.groups.len() * self.how.group, [0.0; LANES]);
+        match self.how.values {
+            Values::Integers => widen_coded_on::<INTEGERS>(isa, self, scratch),
+            Values::Entries(_) => widen_coded_on::<ENTRIES>(isa, self, scratch),
+            Values::Floats => widen_coded_on::<FLOATS>(isa, self, scratch),
+        }
         scratch
     }
 }
 
-impl<'a> Affine<'a> {
-    /// The piece of the run that is number `i` of those that lie in one block and one group.
+/// [`Values`] as constants.
+const INTEGERS: u8 = 0;
+const ENTRIES: u8 = 1;
+const FLOATS: u8 = 2;
+
+impl<'a> Coded<'a> {
+    /// The piece of the run that is number `i` of those that lie in one block and one group. The
+    /// entries of a block are looked up into `apart` when its first piece is asked for.
     #[inline(always)]
-    fn piece(&self, isa: Isa, i: usize) -> Piece<'a> {
-        let (k, bytes) = (i * self.piece_len(), self.code.block_bytes());
-        let group = k / self.group;
+    fn piece<'s, const V: u8>(&self, isa: Isa, i: usize, apart: &'s mut Unpacked) -> Piece<'s, V>
+    where
+        'a: 's,
+    {
+        let (k, bytes) = (i * self.piece_len(), self.how.code.block_bytes());
+        let group = k / self.how.group;
         let min = self.groups.mins(isa, group).unwrap_or([0.0; LANES]);
-        let codes = &self.codes[k / BLOCK * bytes..][..bytes];
+        let (mut code, mut codes) = (self.how.code, &self.codes[k / BLOCK * bytes..][..bytes]);
+        if let (ENTRIES, Values::Entries(table)) = (V, self.how.values) {
+            if k.is_multiple_of(BLOCK) {
+                code.unpack(isa, Some(table), codes, apart);
+            }
+            (code, codes) = (table.code(), apart.as_flattened());
+        }
         let (first, len) = (k % BLOCK, self.piece_len());
-        Piece { code: self.code, codes, first, len, scale: self.groups.scales(isa, group), min }
+        Piece { code, codes, first, len, scale: self.groups.scales(isa, group), min }
     }
 
     #[inline(always)]
     fn pieces(&self) -> usize {
-        self.groups.len() * self.group / self.piece_len()
+        self.groups.len() * self.how.group / self.piece_len()
     }
 
     #[inline(always)]
     fn piece_len(&self) -> usize {
-        self.group.min(BLOCK)
+        self.how.group.min(BLOCK)
     }
 }
 
 /// Weights of one block that share a scale.
-struct Piece<'a> {
+struct Piece<'a, const V: u8> {
     code: Code,
     codes: &'a [u8],
     first: usize,
@@ -134,7 +154,7 @@ struct Piece<'a> {
     min: Lanes,
 }
 
-impl Columns for Piece<'_> {
+impl<const V: u8> Columns for Piece<'_, V> {
     #[inline(always)]
     fn len(&self) -> usize {
         self.len
@@ -142,12 +162,24 @@ impl Columns for Piece<'_> {
 
     #[inline(always)]
     fn at(&self, _isa: Isa, k: usize) -> Lanes {
-        let mut weights = self.code.column(self.codes, self.first + k);
+        let mut weights = match V {
+            FLOATS => floats(self.code.codes(self.codes, self.first + k)),
+            _ => self.code.column(self.codes, self.first + k),
+        };
         for i in 0..LANES {
             weights[i] = weights[i].mul_add(self.scale[i], self.min[i]);
         }
         weights
     }
+}
+
+#[inline(always)]
+fn floats(codes: [u32; LANES]) -> Lanes {
+    let mut to = [0.0; LANES];
+    for i in 0..LANES {
+        to[i] = wide_from_e4m3(codes[i]);
+    }
+    to
 }
 
 dispatched! {
@@ -156,23 +188,25 @@ dispatched! {
     ) = strip;
 }
 dispatched! {
-    fn multiply_affine_on[const R: usize][R](
-        sums: &mut [Lanes; R], weights: Affine<'_>, x: &[&[f32]; R],
-    ) = strip_affine;
+    fn multiply_coded_on[const V: u8, const R: usize][V, R](
+        sums: &mut [Lanes; R], weights: Coded<'_>, x: &[&[f32]; R],
+    ) = strip_coded;
 }
 dispatched! { fn widen_on[C: Columns][C](weights: &C, to: &mut [Lanes]) = widen; }
-dispatched! { fn widen_affine_on(weights: Affine<'_>, to: &mut [Lanes]) = widen_affine; }
+dispatched! {
+    fn widen_coded_on[const V: u8][V](weights: Coded<'_>, to: &mut [Lanes]) = widen_coded;
+}
 
 #[inline(always)]
-fn strip_affine<const R: usize>(
+fn strip_coded<const V: u8, const R: usize>(
     isa: Isa,
     sums: &mut [Lanes; R],
-    weights: Affine<'_>,
+    weights: Coded<'_>,
     x: &[&[f32]; R],
 ) {
-    let mut x = *x;
+    let (mut x, mut apart) = (*x, [[0; 64]; STEPS]);
     for i in 0..weights.pieces() {
-        strip(isa, sums, &weights.piece(isa, i), &x);
+        strip(isa, sums, &weights.piece::<V>(isa, i, &mut apart), &x);
         for x in &mut x {
             *x = &x[weights.piece_len()..];
         }
@@ -188,8 +222,9 @@ fn widen<C: Columns>(isa: Isa, weights: &C, to: &mut [Lanes]) {
 }
 
 #[inline(always)]
-fn widen_affine(isa: Isa, weights: Affine<'_>, to: &mut [Lanes]) {
+fn widen_coded<const V: u8>(isa: Isa, weights: Coded<'_>, to: &mut [Lanes]) {
+    let mut apart = [[0; 64]; STEPS];
     for (i, to) in to.chunks_exact_mut(weights.piece_len()).enumerate() {
-        widen(isa, &weights.piece(isa, i), to);
+        widen(isa, &weights.piece::<V>(isa, i, &mut apart), to);
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::attend::{BLOCK, CHUNK, Element, Sequence, Shape};
 use crate::convert::{f32_from_bf16, f32_from_f16};
 use crate::elementary::{exp, tanh};
-use crate::matrix::{Format, Matrix};
+use crate::matrix::Matrix;
 use crate::quantized::Quantized;
 
 /// [`crate::linear()`].
@@ -28,7 +28,7 @@ pub fn linear(x: &[f32], t: usize, w: &Matrix, bias: Option<&[f32]>, y: &mut [f3
 
 /// [`crate::linear_fast`].
 pub fn linear_fast(x: &Quantized, w: &Matrix, bias: Option<&[f32]>, y: &mut [f32]) {
-    let Format::Affine { group, .. } = w.format() else { panic!("{w:?} is not quantised") };
+    let group = w.coded().group;
     let piece = group.min(32);
     for n in 0..w.n() {
         for t in 0..x.rows() {

@@ -8,8 +8,10 @@ use std::arch::x86_64::*;
 
 use super::Weights;
 use crate::code::{STEPS, Step};
+use crate::convert::Narrow;
 use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
+use crate::matrix::Of;
 use crate::quantized::{Row, Scaled};
 
 /// What f16 scales are widened with.
@@ -18,12 +20,19 @@ const ISA: Isa = Isa(Kind::Avx2);
 /// Eight lanes and the other eight.
 type Pair<V> = [V; 2];
 
-/// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`; `PACKED` ones lie
-/// two in a byte.
+/// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`, with minima where
+/// `MIN` says so; `PACKED` ones lie two in a byte.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKED: bool>(
+pub(super) fn strip<
+    const R: usize,
+    const BITS: u8,
+    const MIN: bool,
+    const PACKED: bool,
+    E: Narrow,
+>(
     sums: &mut [Lanes; R],
     weights: &Weights<'_>,
+    groups: &Of<'_, E>,
     x: &[Row<'_>; R],
 ) {
     // Signed codes of 8 bits have lost 128 already.
@@ -47,7 +56,7 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKE
                 dots[r] = [_mm256_sub_epi32(dots[r][0], zero), _mm256_sub_epi32(dots[r][1], zero)];
             }
         }
-        let scales = pair(&weights.groups.scales(ISA, group));
+        let scales = pair(&E::widen(ISA, &groups.scales[group]));
         for r in 0..R {
             let scale = _mm256_set1_ps(rows[r].scale);
             for half in 0..2 {
@@ -56,9 +65,8 @@ pub(super) fn strip<const R: usize, const BITS: u8, const MIN: bool, const PACKE
                 held[r][half] = _mm256_fmadd_ps(dot, scale, held[r][half]);
             }
         }
-        let mins = if MIN { weights.groups.mins(ISA, group) } else { None };
-        if let Some(mins) = mins {
-            let mins = pair(&mins);
+        if MIN {
+            let mins = pair(&E::widen(ISA, &groups.mins[group]));
             for r in 0..R {
                 let offset = _mm256_set1_ps(rows[r].scaled[sum]);
                 for half in 0..2 {

@@ -7,11 +7,16 @@ use super::neon;
 use super::plain;
 #[cfg(target_arch = "x86_64")]
 use super::vnni;
-use crate::code::{BLOCK, STEPS, Step, unpack_nibbles};
-use crate::isa::{Isa, Kind, dispatched};
+use crate::code::{BLOCK, STEPS, Step};
+#[cfg(target_arch = "x86_64")]
+use crate::convert::Narrow;
+use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::matrix::{Format, Groups, Matrix};
+#[cfg(target_arch = "x86_64")]
+use crate::matrix::Of;
+use crate::matrix::{Coded, Groups, Matrix, Values};
 use crate::quantized::Row;
+use crate::table::Table;
 
 /// Rows for which taking codes of 4 bits apart costs more than it saves.
 const FEW: usize = 8;
@@ -31,8 +36,8 @@ pub(super) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// The tile for a product of so many rows: codes are taken apart into the
-    /// scratch where that pays.
+    /// The tile for a product of so many rows: codes are taken apart into the scratch where they
+    /// must be, or where that pays.
     pub(super) fn of(
         isa: Isa,
         matrix: &'a Matrix,
@@ -40,19 +45,20 @@ impl<'a> Weights<'a> {
         rows: usize,
         scratch: &'a mut Vec<Step>,
     ) -> Weights<'a> {
-        let Format::Affine { code, group, .. } = matrix.format() else {
-            panic!("the integer product of {matrix:?}");
-        };
-        let groups = matrix.tile_groups(tile);
-        let codes = matrix.tile_codes(tile, code);
-        let packed = code.is_nibbles() && rows <= FEW && group >= BLOCK && isa.takes_nibbles();
-        let steps = if code.is_nibbles() && !packed {
+        assert!(matrix.is_quantised(), "the integer product of {matrix:?}");
+        let Coded { code, values, group } = matrix.coded();
+        let (groups, codes) = (matrix.tile_groups(tile), matrix.tile_codes(tile));
+        let table = if let Values::Entries(table) = values { Some(table) } else { None };
+        let packed = code.is_nibbles() && table.is_none() && rows <= FEW && group >= BLOCK;
+        let packed = packed && isa.takes_nibbles();
+        let steps = if code.per_byte() > 1 && !packed {
             scratch.resize(matrix.k() / BLOCK * STEPS, [0; 64]);
-            unpack_on(isa, codes, scratch);
+            code.unpack(isa, table, codes, scratch);
             scratch
         } else {
             codes.as_chunks().0
         };
+        let code = table.map_or(code, Table::code);
         let pieces = BLOCK / group.min(BLOCK);
         let group_shift = (group / BLOCK).max(1).trailing_zeros();
         let (bits, zero) = (code.bits, i32::from(code.zero));
@@ -93,26 +99,32 @@ impl<'a> Weights<'a> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn avx2<const R: usize>(&self, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
-        match (self.bits, self.groups.have_mins(), self.packed) {
-            (4, true, true) => avx2::strip::<R, 4, true, true>(sums, self, x),
-            (4, false, true) => avx2::strip::<R, 4, false, true>(sums, self, x),
-            (4, true, _) => avx2::strip::<R, 4, true, false>(sums, self, x),
-            (4, false, _) => avx2::strip::<R, 4, false, false>(sums, self, x),
-            (5, true, _) => avx2::strip::<R, 5, true, false>(sums, self, x),
-            (5, false, _) => avx2::strip::<R, 5, false, false>(sums, self, x),
-            (6, true, _) => avx2::strip::<R, 6, true, false>(sums, self, x),
-            (6, false, _) => avx2::strip::<R, 6, false, false>(sums, self, x),
-            (_, true, _) => avx2::strip::<R, 8, true, false>(sums, self, x),
-            (_, false, _) => avx2::strip::<R, 8, false, false>(sums, self, x),
+        match &self.groups {
+            Groups::F32(groups) => self.avx2_with(groups, sums, x),
+            Groups::F16(groups) => self.avx2_with(groups, sums, x),
+            Groups::BF16(groups) => self.avx2_with(groups, sums, x),
         }
     }
-}
 
-dispatched! { fn unpack_on(codes: &[u8], to: &mut [Step]) = unpack; }
-
-#[inline(always)]
-fn unpack(_isa: Isa, codes: &[u8], to: &mut [Step]) {
-    for (codes, to) in codes.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
-        unpack_nibbles(codes, to);
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn avx2_with<const R: usize, E: Narrow>(
+        &self,
+        groups: &Of<'_, E>,
+        sums: &mut [Lanes; R],
+        x: &[Row<'_>; R],
+    ) {
+        match (self.bits, !groups.mins.is_empty(), self.packed) {
+            (..=4, true, true) => avx2::strip::<R, 4, true, true, E>(sums, self, groups, x),
+            (..=4, false, true) => avx2::strip::<R, 4, false, true, E>(sums, self, groups, x),
+            (..=4, true, _) => avx2::strip::<R, 4, true, false, E>(sums, self, groups, x),
+            (..=4, false, _) => avx2::strip::<R, 4, false, false, E>(sums, self, groups, x),
+            (5, true, _) => avx2::strip::<R, 5, true, false, E>(sums, self, groups, x),
+            (5, false, _) => avx2::strip::<R, 5, false, false, E>(sums, self, groups, x),
+            (6, true, _) => avx2::strip::<R, 6, true, false, E>(sums, self, groups, x),
+            (6, false, _) => avx2::strip::<R, 6, false, false, E>(sums, self, groups, x),
+            (_, true, _) => avx2::strip::<R, 8, true, false, E>(sums, self, groups, x),
+            (_, false, _) => avx2::strip::<R, 8, false, false, E>(sums, self, groups, x),
+        }
     }
 }

@@ -1,22 +1,51 @@
 //! The scales and minima of a tile, sixteen for each group of `k`.
 //!
-//! They are kept as f16 where every one of a matrix is an f16 anyway, as in most files: widening is
-//! exact, and a decode step is as fast as its bytes are few.
+//! They are kept as f16, or bf16, where every one of a matrix is one anyway, as in most files:
+//! widening is exact, and a decode step is as fast as its bytes are few.
 
 use std::ops::Range;
 
-use crate::convert::{F16, Narrow};
+use crate::convert::{BF16, F16, Narrow};
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 
-/// Sixteen f16.
-pub(crate) type Halves = [F16; LANES];
+/// What scales and minima are kept as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scales {
+    /// f32.
+    F32,
+    /// f16.
+    F16,
+    /// bf16.
+    BF16,
+}
+
+impl Scales {
+    /// All of them.
+    pub const ALL: [Scales; 3] = [Scales::F32, Scales::F16, Scales::BF16];
+
+    /// Bytes of one.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Scales::F32 => 4,
+            Scales::F16 | Scales::BF16 => 2,
+        }
+    }
+}
 
 /// Scales, and minima or none, `[groups]` each.
 #[derive(Clone, Copy)]
 pub(crate) enum Groups<'a> {
-    Wide { scales: &'a [Lanes], mins: &'a [Lanes] },
-    Half { scales: &'a [Halves], mins: &'a [Halves] },
+    F32(Of<'a, f32>),
+    F16(Of<'a, F16>),
+    BF16(Of<'a, BF16>),
+}
+
+/// The same of one type.
+#[derive(Clone, Copy)]
+pub(crate) struct Of<'a, E> {
+    pub(crate) scales: &'a [[E; LANES]],
+    pub(crate) mins: &'a [[E; LANES]],
 }
 
 impl<'a> Groups<'a> {
@@ -24,32 +53,18 @@ impl<'a> Groups<'a> {
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {
-            Groups::Wide { scales, .. } => scales.len(),
-            Groups::Half { scales, .. } => scales.len(),
-        }
-    }
-
-    /// Whether there are minima; instantiations for AVX2 differ in that.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) fn have_mins(&self) -> bool {
-        match self {
-            Groups::Wide { mins, .. } => !mins.is_empty(),
-            Groups::Half { mins, .. } => !mins.is_empty(),
+            Groups::F32(of) => of.scales.len(),
+            Groups::F16(of) => of.scales.len(),
+            Groups::BF16(of) => of.scales.len(),
         }
     }
 
     /// Some of them.
     pub(crate) fn part(&self, range: Range<usize>) -> Groups<'a> {
-        match *self {
-            Groups::Wide { scales, mins } => {
-                let mins = mins.get(range.clone()).unwrap_or(&[]);
-                Groups::Wide { scales: &scales[range], mins }
-            }
-            Groups::Half { scales, mins } => {
-                let mins = mins.get(range.clone()).unwrap_or(&[]);
-                Groups::Half { scales: &scales[range], mins }
-            }
+        match self {
+            Groups::F32(of) => Groups::F32(of.part(range)),
+            Groups::F16(of) => Groups::F16(of.part(range)),
+            Groups::BF16(of) => Groups::BF16(of.part(range)),
         }
     }
 
@@ -57,8 +72,9 @@ impl<'a> Groups<'a> {
     #[inline(always)]
     pub(crate) fn scales(&self, isa: Isa, group: usize) -> Lanes {
         match self {
-            Groups::Wide { scales, .. } => scales[group],
-            Groups::Half { scales, .. } => F16::widen(isa, &scales[group]),
+            Groups::F32(of) => of.scales[group],
+            Groups::F16(of) => F16::widen(isa, &of.scales[group]),
+            Groups::BF16(of) => BF16::widen(isa, &of.scales[group]),
         }
     }
 
@@ -66,8 +82,16 @@ impl<'a> Groups<'a> {
     #[inline(always)]
     pub(crate) fn mins(&self, isa: Isa, group: usize) -> Option<Lanes> {
         match self {
-            Groups::Wide { mins, .. } => mins.get(group).copied(),
-            Groups::Half { mins, .. } => mins.get(group).map(|mins| F16::widen(isa, mins)),
+            Groups::F32(of) => of.mins.get(group).copied(),
+            Groups::F16(of) => of.mins.get(group).map(|mins| F16::widen(isa, mins)),
+            Groups::BF16(of) => of.mins.get(group).map(|mins| BF16::widen(isa, mins)),
         }
+    }
+}
+
+impl<'a, E> Of<'a, E> {
+    fn part(&self, range: Range<usize>) -> Of<'a, E> {
+        let mins = self.mins.get(range.clone()).unwrap_or(&[]);
+        Of { scales: &self.scales[range], mins }
     }
 }

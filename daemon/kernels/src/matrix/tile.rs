@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::code::{BLOCK, Code};
 use crate::lanes::{LANES, Lanes};
-use crate::matrix::Format;
+use crate::matrix::{Coded, Format};
 
 /// Up to sixteen output rows of a matrix being built.
 #[derive(Debug)]
@@ -56,10 +56,12 @@ impl Tile<'_> {
     /// # Panics
     /// When the matrix has another format, or a length does not fit.
     pub fn affine(&mut self, q: &[i8], scale: &[f32], min: Option<&[f32]>) {
+        let is_affine = matches!(self.format, Format::Affine { .. });
+        assert!(is_affine, "integers for a matrix of {:?}", self.format);
         self.quantised(q, scale, min, Code::of);
     }
 
-    /// The same for codes as they are: `q = code - zero`.
+    /// The same for codes as they are: `q = code - zero`, an entry's number, or an 8-bit float.
     ///
     /// # Panics
     /// When the matrix has another format, or a length does not fit.
@@ -74,10 +76,10 @@ impl Tile<'_> {
         min: Option<&[f32]>,
         code_of: impl Fn(Code, Q) -> u8,
     ) {
-        let Format::Affine { code, min: wants_min, .. } = self.format else {
+        let Some(Coded { code, .. }) = self.format.coded() else {
             panic!("quants for a matrix of {:?}", self.format);
         };
-        assert_eq!(min.is_some(), wants_min, "minima where the format has them");
+        assert_eq!(min.is_some(), self.format.has_min(), "minima where the format has them");
         assert_eq!(q.len(), self.rows * self.k, "{} rows of {}", self.rows, self.k);
         for (lane, row) in q.chunks_exact(self.k.max(1)).enumerate() {
             let blocks = self.weights.chunks_exact_mut(code.block_bytes());

@@ -11,7 +11,7 @@
 //!     96      m times:
 //!              8  N
 //!              8  K
-//!              8  format: kind, bits, zero, group, whether minima, whether f16 scales, 0, 0
+//!              8  format: kind, bits, zero, group, whether minima, type of scales, 0, 0
 //!              8  length: weights, scales, minima
 //!         then for each MiB of the data:
 //!             16  its checksum, XXH3
@@ -21,7 +21,7 @@
 
 use std::ops::Range;
 
-use tinygpt_kernels::{Code, Format, Matrix, PACKING};
+use tinygpt_kernels::{Code, Format, Matrix, PACKING, Scales, Table};
 
 use super::{PIECE, PackError};
 use crate::kv::key::Digest;
@@ -53,7 +53,7 @@ pub(super) struct Entry {
     n: u64,
     k: u64,
     format: [u8; 5],
-    pub(super) half: bool,
+    pub(super) scales: Scales,
     bytes: u64,
 }
 
@@ -67,30 +67,35 @@ fn build() -> Digest {
 impl Entry {
     pub(super) fn of(matrix: &Matrix) -> Self {
         let bytes = matrix.bytes() as u64;
-        let half = matrix.is_half();
-        Self { half, bytes, ..Self::like(matrix.n(), matrix.k(), matrix.format()) }
+        let scales = matrix.scales_kept();
+        Self { scales, bytes, ..Self::like(matrix.n(), matrix.k(), matrix.format()) }
     }
 
     /// Whether it is `[N][K]` in this format.
     pub(super) fn is(&self, n: usize, k: usize, format: Format) -> bool {
-        *self == Self { half: self.half, bytes: self.bytes, ..Self::like(n, k, format) }
+        *self == Self { scales: self.scales, bytes: self.bytes, ..Self::like(n, k, format) }
     }
 
     fn like(n: usize, k: usize, format: Format) -> Self {
+        let byte = |group| u8::try_from(group).unwrap_or(0);
         let format = match format {
             Format::F32 => [0; 5],
             Format::F16 => [1, 0, 0, 0, 0],
             Format::BF16 => [2, 0, 0, 0, 0],
             Format::Affine { code: Code { bits, zero }, group, min } => {
-                [3, bits, zero, u8::try_from(group).unwrap_or(0), min.into()]
+                [3, bits, zero, byte(group), min.into()]
             }
+            Format::Table { table: Table::E2M1, group } => [4, 0, 0, byte(group), 0],
+            Format::Table { table: Table::IQ4NL, group } => [5, 0, 0, byte(group), 0],
+            Format::E4M3 { group } => [6, 0, 0, byte(group), 0],
         };
-        Self { n: n as u64, k: k as u64, format, half: false, bytes: 0 }
+        Self { n: n as u64, k: k as u64, format, scales: Scales::F32, bytes: 0 }
     }
 
     fn encode(&self) -> [u8; ENTRY] {
         let [kind, bits, zero, group, min] = self.format;
-        let format = [kind, bits, zero, group, min, self.half.into(), 0, 0];
+        let scales = self.scales as u8;
+        let format = [kind, bits, zero, group, min, scales, 0, 0];
         let words = [self.n.to_le_bytes(), self.k.to_le_bytes(), format, self.bytes.to_le_bytes()];
         let mut entry = [0; ENTRY];
         entry.copy_from_slice(words.as_flattened());
@@ -99,8 +104,10 @@ impl Entry {
 
     fn decode(entry: &[u8; ENTRY]) -> Self {
         let [n, k, format, bytes] = [0, 8, 16, 24].map(|at| word(entry, at));
-        let [kind, bits, zero, group, min, half, ..] = format.to_le_bytes();
-        Self { n, k, format: [kind, bits, zero, group, min], half: half != 0, bytes }
+        let [kind, bits, zero, group, min, scales, ..] = format.to_le_bytes();
+        // What is none of them is not written again as it was read.
+        let scales = Scales::ALL.get(usize::from(scales)).copied().unwrap_or(Scales::F32);
+        Self { n, k, format: [kind, bits, zero, group, min], scales, bytes }
     }
 }
 

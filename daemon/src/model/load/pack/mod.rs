@@ -109,7 +109,7 @@ impl Pack {
         if !entry.is(n, k, format) {
             return None;
         }
-        Matrix::kept(n, k, format, entry.half, &self.bytes.slice(range))
+        Matrix::kept(n, k, format, entry.scales, &self.bytes.slice(range))
     }
 }
 
