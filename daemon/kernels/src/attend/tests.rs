@@ -1,3 +1,5 @@
+mod windows;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -133,14 +135,17 @@ fn textbook(shape: &Shape, cache: &Cache, position: usize, h: usize, q: &[f32]) 
         let key =
             |d: usize| element(blocks[p / BLOCK].k, (g * shape.k_dim + d) * BLOCK + p % BLOCK);
         let dot: f64 = q.iter().enumerate().map(|(d, &q)| f64::from(q) * key(d)).sum();
-        (dot * f64::from(shape.scale)).exp()
+        let scaled = dot * f64::from(shape.scale);
+        let cap = shape.softcap.map(f64::from);
+        cap.map_or(scaled, |cap| cap * (scaled / cap).tanh()).exp()
     };
-    let weights: Vec<f64> = (0..=position).map(score).collect();
+    let seen = shape.window.map_or(0, |tokens| (position + 1).saturating_sub(tokens))..=position;
+    let weights: Vec<f64> = seen.clone().map(score).collect();
     let total: f64 = weights.iter().sum();
     let value = |p: usize, d: usize| {
         element(blocks[p / BLOCK].v, (g * BLOCK + p % BLOCK) * shape.v_dim + d)
     };
-    let channel = |d: usize| weights.iter().enumerate().map(|(p, w)| w * value(p, d)).sum::<f64>();
+    let channel = |d: usize| seen.clone().zip(&weights).map(|(p, w)| w * value(p, d)).sum::<f64>();
     (0..shape.v_dim).map(|d| channel(d) / total).collect()
 }
 
@@ -208,29 +213,57 @@ fn branches<'a>(shape: &Shape, trunk: &'a Cache, own: &'a [Cache]) -> Vec<Vec<Bl
 fn sequences_that_share_blocks_have_the_bits_of_each_alone() {
     let shape = shape(6, 2, 16, 24, Element::F16);
     for (trunk, own) in [(0, 7), (32, 5), (96, 33), (256, 1), (992, 40), (1_024, 300)] {
-        let trunk = Cache::new(&shape, 1, trunk);
-        let own: Vec<_> = (0..9).map(|i| Cache::new(&shape, 2 + i, own + i as usize)).collect();
-        let blocks = branches(&shape, &trunk, &own);
-        // Decodes, and a short slice of a prompt among them.
-        let rows_of = |i: usize| if i == 4 { own[i].len.min(5) } else { 1 };
-        let total: usize = (0..own.len()).map(rows_of).sum();
-        let q = noise(7, total * shape.heads * shape.k_dim);
-        let mut start = 0;
-        let seqs: Vec<_> = (0..own.len())
-            .map(|i| {
-                let rows = start..start + rows_of(i);
-                start = rows.end;
-                Sequence { first: trunk.len + own[i].len - rows.len(), rows, blocks: &blocks[i] }
-            })
-            .collect();
-        let mut want = vec![f32::NAN; total * shape.heads * shape.v_dim];
-        reference::attend(&shape, &seqs, &q, &mut want);
-        for (isa, threads) in isas().into_iter().zip([1, 2, 3]) {
-            let mut got = vec![f32::NAN; want.len()];
-            attend_on(isa, &pool(threads), &shape, &seqs, &q, &mut got);
-            assert_eq!(bits(&got), bits(&want), "{} shared, {isa:?}", trunk.len);
-        }
+        check_branches(&shape, trunk, |i| own + i);
     }
+}
+
+/// Nine sequences that share `trunk` tokens, with `own(i)` tokens of their own.
+fn check_branches(shape: &Shape, trunk: usize, own: impl Fn(usize) -> usize) {
+    let trunk = Cache::new(shape, 1, trunk);
+    let own: Vec<_> = (0..9).map(|i| Cache::new(shape, 2 + i as u64, own(i))).collect();
+    let blocks = branches(shape, &trunk, &own);
+    // Decodes, and a short slice of a prompt among them.
+    let rows_of = |i: usize| if i == 4 { own[i].len.min(5) } else { 1 };
+    let total: usize = (0..own.len()).map(rows_of).sum();
+    let q = noise(7, total * shape.heads * shape.k_dim);
+    let mut start = 0;
+    let seqs: Vec<_> = (0..own.len())
+        .map(|i| {
+            let rows = start..start + rows_of(i);
+            start = rows.end;
+            Sequence { first: trunk.len + own[i].len - rows.len(), rows, blocks: &blocks[i] }
+        })
+        .collect();
+    let mut want = vec![f32::NAN; total * shape.heads * shape.v_dim];
+    reference::attend(shape, &seqs, &q, &mut want);
+    for (isa, threads) in isas().into_iter().zip([1, 2, 3]) {
+        let mut got = vec![f32::NAN; want.len()];
+        attend_on(isa, &pool(threads), shape, &seqs, &q, &mut got);
+        assert_eq!(bits(&got), bits(&want), "{} shared, {shape:?}, {isa:?}", trunk.len);
+    }
+}
+
+/// All rows of a sequence at once, and cut, each piece beside a row of a companion.
+fn cut(shape: &Shape, cuts: &[usize], companion: usize, threads: usize) -> [Vec<u32>; 2] {
+    let (width, len) = (shape.heads * shape.k_dim, cuts.iter().sum());
+    let (cache, other) = (Cache::new(shape, 5, len), Cache::new(shape, 6, companion));
+    let whole = last_rows(Isa::best(), 1, shape, &cache, len);
+    let (blocks, other) = (cache.blocks(shape), other.blocks(shape));
+    let q = noise(7, len * width);
+    let (mut sliced, mut first) = (Vec::new(), 0);
+    for &cut in cuts {
+        let mut rows = noise(8, width);
+        rows.extend(&q[first * width..][..cut * width]);
+        let seqs = [
+            Sequence { rows: 0..1, first: companion - 1, blocks: &other },
+            Sequence { rows: 1..1 + cut, first, blocks: &blocks },
+        ];
+        let mut out = vec![f32::NAN; (1 + cut) * shape.heads * shape.v_dim];
+        attend(&pool(threads), shape, &seqs, &rows, &mut out);
+        sliced.extend(bits(&out[shape.heads * shape.v_dim..]));
+        first += cut;
+    }
+    [whole, sliced]
 }
 
 proptest! {
@@ -244,26 +277,7 @@ proptest! {
         threads in 1_usize..4,
     ) {
         let shape = shape(6, 2, 16, 16, ELEMENTS[element]);
-        let len: usize = cuts.iter().sum();
-        let (cache, other) = (Cache::new(&shape, 5, len), Cache::new(&shape, 6, companion));
-        let whole = last_rows(Isa::best(), 1, &shape, &cache, len);
-
-        let (blocks, other) = (cache.blocks(&shape), other.blocks(&shape));
-        let q = noise(7, len * shape.heads * shape.k_dim);
-        let mut sliced = Vec::new();
-        let mut first = 0;
-        for cut in cuts {
-            let mut rows = noise(8, shape.heads * shape.k_dim);
-            rows.extend(&q[first * shape.heads * shape.k_dim..][..cut * shape.heads * shape.k_dim]);
-            let seqs = [
-                Sequence { rows: 0..1, first: companion - 1, blocks: &other },
-                Sequence { rows: 1..1 + cut, first, blocks: &blocks },
-            ];
-            let mut out = vec![f32::NAN; (1 + cut) * shape.heads * shape.v_dim];
-            attend(&pool(threads), &shape, &seqs, &rows, &mut out);
-            sliced.extend(bits(&out[shape.heads * shape.v_dim..]));
-            first += cut;
-        }
+        let [whole, sliced] = cut(&shape, &cuts, companion, threads);
         prop_assert_eq!(whole, sliced);
     }
 }
