@@ -91,7 +91,7 @@ bench: build
 
 # Beside llama.cpp, which is built from its source on PyPI; slow the first time.
 bench-peers: build model
-	@$(PYTHON) tests/peers/run.py $(TINYGPT_REAL_MODEL)
+	@$(PYTHON) tests/peers/run.py $(TINYGPT_REAL_MODEL) $(wildcard $(dir $(TINYGPT_REAL_MODEL))gemma*.gguf)
 
 # Time against length and context; draws docs/growth.svg.
 bench-growth: build model

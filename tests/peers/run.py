@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """This daemon beside llama.cpp: the same file, the same threads, in turn, medians of 5 rounds.
 
-usage: tests/peers/run.py MODEL.gguf [--rounds N] [--threads N]        (`make bench-peers`)
+usage: tests/peers/run.py MODEL.gguf [OTHER.gguf..] [--rounds N] [--threads N]   (`make bench-peers`)
+
+Everything is measured with the first model; of the others prefill and decode.
 
 Absolute times drift on shared machines: read the ratios.
 """
@@ -22,12 +24,13 @@ PROMPTS = [512, 2048]
 DEPTHS = [0, 1024, 4096]
 PREFIX = 1024
 SEQUENCES = [1, 8, 16]
-OTHERS = ("Q8_0", "Q4_0")
+KINDS = ("Q8_0", "Q4_0")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("others", type=Path, nargs="*")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
@@ -36,8 +39,8 @@ def main() -> None:
     print(f"{heading()}; {llama.TITLE}")
     alone(programs, options.model, options, PROMPTS, DEPTHS)
     together(programs, options)
-    for kind in OTHERS:
-        other = llama.quantize(programs, options.model, kind)
+    quantised = [llama.quantize(programs, options.model, kind) for kind in KINDS]
+    for other in quantised + options.others:
         alone(programs, other, options, PROMPTS[:1], DEPTHS[:1])
     limits(options)
     processes(options)
