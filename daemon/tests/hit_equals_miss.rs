@@ -2,8 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
+#[path = "../../tests/src/seeded.rs"]
+#[expect(unreachable_pub, reason = "another crate has it as a module of its own")]
+mod seeded;
+
+use std::path::Path;
 
 use common::{Ask, Reply, Running, Setup, collect, prompt};
+use seeded::Shape;
 use tinygptd::engine::Source;
 use tinygptd::engine::job::{Persist, Policy, Reason, Verdict};
 use tinygptd::kv::codec::Codec;
@@ -212,34 +218,56 @@ fn eviction_changes_speed_only() {
 fn eight_bit_activations_have_the_bits_of_a_miss_on_every_way() {
     for file in ["llama-Q5_K", "llama-Q6_K", "llama3rope-Q4_1", "llama3rope-Q5_0"] {
         let path = format!("{}/../tests/golden/gguf/{file}.gguf", env!("CARGO_MANIFEST_DIR"));
-        let (path, dir) = (std::path::Path::new(&path), tempfile::tempdir().unwrap());
-        let one = Setup { threads: 1, ..Setup::default() }.model(path).start();
-        let length = one.info().context.min(300) - 20;
-        let long = Ask::new(&prompt(60, length)).persist(Persist::Durable);
-        let short = Ask::new(&prompt(61, 70));
-        let parted = Ask::new(&[&long.prompt[..length - 50], &[65, 66, 67][..]].concat());
-        let never = [&long, &short, &parted].map(|ask| miss(&one, ask));
-        {
-            let two = Setup::on_disk(dir.path()).model(path).start();
-            let streams = [&long, &short, &long].map(|ask| two.submit(ask));
-            for (stream, never) in streams.into_iter().zip([&never[0], &never[1], &never[0]]) {
-                assert_same(&collect(stream).unwrap(), never, &format!("{file} together"));
-            }
-            let warm = two.ask(&parted);
-            assert_eq!(warm.reuse.memory as usize, length - 50, "{file}");
-            assert_same(&warm, &never[2], &format!("{file} parted"));
-        }
-        let again = Setup::on_disk(dir.path()).model(path).start();
-        let restored = again.ask(&long);
-        assert_eq!(restored.reuse.verdict, Verdict::FullDisk, "{file}");
-        assert_same(&restored, &never[0], &format!("{file} restored"));
+        check_every_way(Path::new(&path), file);
     }
+}
+
+#[test]
+fn windows_shared_heads_and_experts_have_the_bits_of_a_miss_on_every_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = Shape::new(3, 4, 64, 300);
+    let shapes = [
+        Shape { window: Some(70), ..plain },
+        Shape { kv_heads: 2, ..plain },
+        Shape { experts: 4, ..plain },
+        Shape { kv_heads: 1, experts: 3, window: Some(33), ..plain },
+    ];
+    for (number, shape) in shapes.into_iter().enumerate() {
+        let path = dir.path().join(number.to_string());
+        shape.write(&path).unwrap();
+        check_every_way(&path, &format!("{shape:?}"));
+    }
+}
+
+/// Together, on a part, and after a restart.
+fn check_every_way(path: &Path, what: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let one = Setup { threads: 1, ..Setup::default() }.model(path).start();
+    let length = one.info().context.min(300) - 20;
+    let long = Ask::new(&prompt(60, length)).persist(Persist::Durable);
+    let short = Ask::new(&prompt(61, 70));
+    let parted = Ask::new(&[&long.prompt[..length - 50], &[65, 66, 67][..]].concat());
+    let never = [&long, &short, &parted].map(|ask| miss(&one, ask));
+    {
+        let two = Setup::on_disk(dir.path()).model(path).start();
+        let streams = [&long, &short, &long].map(|ask| two.submit(ask));
+        for (stream, never) in streams.into_iter().zip([&never[0], &never[1], &never[0]]) {
+            assert_same(&collect(stream).unwrap(), never, &format!("{what} together"));
+        }
+        let warm = two.ask(&parted);
+        assert_eq!(warm.reuse.memory as usize, length - 50, "{what}");
+        assert_same(&warm, &never[2], &format!("{what} parted"));
+    }
+    let again = Setup::on_disk(dir.path()).model(path).start();
+    let restored = again.ask(&long);
+    assert_eq!(restored.reuse.verdict, Verdict::FullDisk, "{what}");
+    assert_same(&restored, &never[0], &format!("{what} restored"));
 }
 
 #[test]
 fn the_two_arithmetics_share_no_cache() {
     let path = format!("{}/../tests/golden/gguf/llama-Q5_K.gguf", env!("CARGO_MANIFEST_DIR"));
-    let (path, dir) = (std::path::Path::new(&path), tempfile::tempdir().unwrap());
+    let (path, dir) = (Path::new(&path), tempfile::tempdir().unwrap());
     let ask = Ask::new(&prompt(62, 100)).persist(Persist::Durable);
     let with = |numerics| {
         let setup = Setup::on_disk(dir.path()).model(path);

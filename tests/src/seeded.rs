@@ -13,17 +13,41 @@ pub struct Shape {
     pub layers: usize,
     /// Heads.
     pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
     /// Width of the residual stream.
     pub width: usize,
     /// Learned positions.
     pub context: usize,
+    /// MLPs of a block, of which two compute each row where there are more than one.
+    pub experts: usize,
+    /// Tokens that a query sees, if not all.
+    pub window: Option<usize>,
 }
 
 impl Shape {
+    /// TinyGPT's `tiny`, 0.8 million parameters.
+    pub const TINY: Self = Self::new(4, 4, 128, 128);
+    /// TinyGPT's `small`, 2.8 million parameters.
+    pub const SMALL: Self = Self::new(6, 6, 192, 256);
     /// TinyGPT's `huge`, 9.6 million parameters.
-    pub const HUGE: Self = Self { layers: 12, heads: 8, width: 256, context: 256 };
+    pub const HUGE: Self = Self::new(12, 8, 256, 256);
+    /// TinyGPT's `mega`, 76 million parameters.
+    pub const MEGA: Self = Self::new(24, 8, 512, 1024);
     /// TinyGPT's `behemoth`, 404 million parameters.
-    pub const BEHEMOTH: Self = Self { layers: 32, heads: 16, width: 1024, context: 1024 };
+    pub const BEHEMOTH: Self = Self::new(32, 16, 1024, 1024);
+    /// TinyGPT's `titan`, 1.4 billion parameters.
+    pub const TITAN: Self = Self::new(48, 24, 1536, 1024);
+
+    /// A model with keys and values for each head, one MLP in each block, and no window.
+    pub const fn new(layers: usize, heads: usize, width: usize, context: usize) -> Self {
+        Self { layers, heads, kv_heads: heads, width, context, experts: 1, window: None }
+    }
+
+    /// How many numbers it has.
+    pub fn parameters(self) -> usize {
+        self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
 
     /// Names and shapes of all tensors, in the order of the file.
     fn tensors(self) -> Vec<(String, Vec<usize>)> {
@@ -37,16 +61,29 @@ impl Shape {
             tensors.push((format!("{name}.bias"), vec![bias]));
         };
         pair("ln_final".into(), vec![c], c);
+        let keys = c / self.heads * self.kv_heads;
         for i in 0..self.layers {
             pair(format!("blocks.{i}.ln1"), vec![c], c);
-            for name in ["q_proj", "k_proj", "v_proj", "o_proj"] {
-                pair(format!("blocks.{i}.attn.{name}"), vec![c, c], c);
+            for (name, n) in [("q_proj", c), ("k_proj", keys), ("v_proj", keys), ("o_proj", c)] {
+                pair(format!("blocks.{i}.attn.{name}"), vec![n, c], n);
             }
             pair(format!("blocks.{i}.ln2"), vec![c], c);
-            pair(format!("blocks.{i}.mlp.fc_in"), vec![m, c], m);
-            pair(format!("blocks.{i}.mlp.fc_out"), vec![c, m], c);
+            for mlp in self.mlps() {
+                pair(format!("blocks.{i}.{mlp}.fc_in"), vec![m, c], m);
+                pair(format!("blocks.{i}.{mlp}.fc_out"), vec![c, m], c);
+            }
         }
+        let routers = (0..self.layers).filter(|_| self.experts > 1);
+        let router = |i| (format!("blocks.{i}.moe.router.weight"), vec![self.experts, c]);
+        tensors.extend(routers.map(router));
         tensors
+    }
+
+    fn mlps(self) -> Vec<String> {
+        match self.experts {
+            1 => vec!["mlp".to_owned()],
+            count => (0..count).map(|expert| format!("moe.experts.{expert}")).collect(),
+        }
     }
 
     fn header(self) -> Value {
@@ -61,7 +98,9 @@ impl Shape {
             "version": 2,
             "config": {
                 "layers": self.layers, "dModel": self.width, "ctx": self.context,
-                "heads": self.heads, "dMlp": 4 * self.width, "vocabSize": 256,
+                "heads": self.heads, "kvHeads": self.kv_heads, "dMlp": 4 * self.width,
+                "vocabSize": 256, "nExperts": self.experts, "moeTopK": self.experts.min(2),
+                "slidingWindow": self.window,
             },
             "manifest": manifest,
             "includesOptimizerState": false,
@@ -105,4 +144,24 @@ fn number(tensor: &str, seed: &mut u64) -> u16 {
     let random = (*seed >> 40) as u16;
     let (sign, exponent, fraction) = (random & 0x8000, 8 + (random >> 10 & 1), random & 0x03FF);
     sign | exponent << 10 | fraction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_have_as_many_parameters_as_their_originals() {
+        let presets = [
+            (Shape::TINY, 842_496),
+            (Shape::SMALL, 2_767_872),
+            (Shape::HUGE, 9_608_704),
+            (Shape::MEGA, 76_313_600),
+            (Shape::BEHEMOTH, 404_391_936),
+            (Shape::TITAN, 1_361_882_112),
+        ];
+        for (shape, parameters) in presets {
+            assert_eq!(shape.parameters(), parameters, "{shape:?}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use tinygpt_tests::seeded::Shape;
 fn a_score_that_is_cut_short_is_refused() {
     let home = Home::new();
     let file = home.path("slow.tinygpt");
-    Shape { layers: 16, heads: 8, width: 512, context: 1100 }.write(&file).unwrap();
+    Shape::new(16, 8, 512, 1100).write(&file).unwrap();
     let mut daemon = home.serve(&["--grace", "1ms", "--model", file.to_str().unwrap()]);
     let ids = vec!["65"; 1000].join(",");
     let mut command = home.client();

@@ -9,7 +9,7 @@ use tinygpt_tests::process::{Home, Started, until};
 use tinygpt_tests::seeded::Shape;
 
 /// 50 MB of weights: long enough in writing to be killed at it.
-const SHAPE: Shape = Shape { layers: 4, heads: 8, width: 512, context: 128 };
+const SHAPE: Shape = Shape::new(4, 8, 512, 128);
 
 /// A home with a model file that may be trusted to have been left alone.
 fn home() -> Home {

@@ -10,7 +10,7 @@ use tinygpt_tests::prompts;
 use tinygpt_tests::seeded::Shape;
 
 /// Much KV for little arithmetic.
-const SHAPE: Shape = Shape { layers: 4, heads: 8, width: 512, context: 1100 };
+const SHAPE: Shape = Shape::new(4, 8, 512, 1100);
 const TOKENS: usize = 1000;
 const PROMPTS: usize = 3;
 

@@ -24,7 +24,7 @@ fn cached_prompts_are_found_equal_to_computed_ones() {
 fn a_model_with_many_prompts_hides_no_other() {
     let home = Home::new();
     let file = home.path("other.tinygpt");
-    Shape { layers: 1, heads: 1, width: 32, context: 128 }.write(&file).unwrap();
+    Shape::new(1, 1, 32, 128).write(&file).unwrap();
     let model = file.display().to_string();
     let mut daemon = home.serve(&["--model", &model]);
     let warm = |model: &str, prompt: &str| {

@@ -303,7 +303,8 @@ mod tests {
     const SHAPE: LayerShape = LayerShape { kv_heads: 2, k_dim: 3, v_dim: 4 };
 
     fn layout() -> Arc<Layout> {
-        Arc::new(Layout::new(Codec::F32, &[(SHAPE, Window::Full); 2]))
+        let windows = [Window::Full, Window::Sliding(8)];
+        Arc::new(Layout::new(Codec::F32, &windows.map(|window| (SHAPE, window))))
     }
 
     /// A cache of `len` rows whose numbers name their layer, position and place.

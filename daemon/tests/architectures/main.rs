@@ -193,6 +193,7 @@ fn every_number_of_a_configuration_changes_the_logits_and_the_digest() {
         seeded::gpt_config(),
         GptConfig { activation: Gelu::Tanh, ..seeded::gpt_config() },
         GptConfig { kv_heads: 2, ..seeded::gpt_config() },
+        GptConfig { window: Window::Sliding(64), ..seeded::gpt_config() },
         GptConfig { experts: experts(4, 1), ..seeded::gpt_config() },
         GptConfig { experts: experts(4, 2), ..seeded::gpt_config() },
     ];

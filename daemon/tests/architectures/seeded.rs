@@ -49,6 +49,7 @@ pub(crate) fn gpt_config() -> GptConfig {
         context: CONTEXT,
         vocab: VOCAB as usize,
         eps: 1e-5,
+        window: Window::Full,
         activation: Gelu::Erf,
         experts: None,
     }

@@ -28,6 +28,8 @@ pub struct GptConfig {
     pub vocab: usize,
     /// Added to the variance in every LayerNorm.
     pub eps: f32,
+    /// What a query of any layer sees.
+    pub window: Window,
     /// Inside the MLP.
     pub activation: Gelu,
     /// The MLPs that rows of a layer choose among, if there is more than one.
@@ -139,19 +141,23 @@ impl RopeConfig {
 impl LayerPlan {
     fn canonical(&self, canon: Canon) -> Canon {
         let canon = canon.option("rope", self.rope, |canon, rope| canon.number("", rope));
-        match self.window {
-            Window::Full => canon.text("window", "full"),
-            Window::Sliding(n) => canon.text("window", "sliding").number("tokens", n),
-        }
+        seen(canon, self.window)
+    }
+}
+
+fn seen(canon: Canon, window: Window) -> Canon {
+    match window {
+        Window::Full => canon.text("window", "full"),
+        Window::Sliding(n) => canon.text("window", "sliding").number("tokens", n),
     }
 }
 
 impl GptConfig {
     pub(in crate::model) fn dimensions(&self) -> Dimensions {
-        let Self { width, heads, kv_heads, vocab, context, .. } = *self;
+        let Self { width, heads, kv_heads, vocab, context, window, .. } = *self;
         let dim = width / heads;
         let shape = LayerShape { kv_heads, k_dim: dim, v_dim: dim };
-        let layers = vec![(shape, Window::Full); self.layers];
+        let layers = vec![(shape, window); self.layers];
         Dimensions { width, heads, vocab, context, layers }
     }
 
@@ -161,8 +167,7 @@ impl GptConfig {
             Gelu::Erf => "erf",
             Gelu::Tanh => "tanh",
         };
-        Canon::default()
-            .text("architecture", "gpt")
+        seen(Canon::default().text("architecture", "gpt"), self.window)
             .number("layers", self.layers)
             .number("heads", self.heads)
             .number("kv_heads", self.kv_heads)

@@ -5,7 +5,8 @@
 
 use serde::Deserialize;
 
-use crate::model::load::{Gelu, GptConfig, LoadError};
+use crate::kv::layout::Window;
+use crate::model::load::{ExpertsConfig, Gelu, GptConfig, LoadError};
 
 /// Epsilon of every LayerNorm in the architecture; the format does not store it.
 const EPS: f32 = 1e-5;
@@ -49,6 +50,7 @@ pub(super) struct Config {
     vocab_size: Option<u64>,
     tokenizer_source: Option<String>,
     n_experts: Option<u64>,
+    moe_top_k: Option<u64>,
     sliding_window: Option<u64>,
     #[serde(rename = "useMoD")]
     use_mod: Option<bool>,
@@ -115,30 +117,51 @@ impl Config {
     /// been refused.
     pub(super) fn resolve(&self) -> Result<GptConfig, LoadError> {
         let heads = dimension("heads", self.heads.unwrap_or(8))?;
-        self.refuse_features(heads)?;
+        self.refuse_features()?;
         let width = dimension("dModel", self.d_model.unwrap_or(256))?;
-        if !width.is_multiple_of(heads) {
-            return Err(LoadError::OutOfRange {
-                what: "dModel".into(),
-                found: width.to_string(),
-                expected: format!("a multiple of heads, {heads}"),
-            });
-        }
+        expect(width.is_multiple_of(heads), "dModel", width, || {
+            format!("a multiple of heads, {heads}")
+        })?;
         Ok(GptConfig {
             layers: dimension("layers", self.layers.unwrap_or(12))?,
             heads,
-            kv_heads: heads,
+            kv_heads: self.kv_heads(heads)?,
             width,
             mlp: dimension("dMlp", self.d_mlp.unwrap_or(4 * width as u64))?,
             context: dimension("ctx", self.ctx.unwrap_or(256))?,
             vocab: dimension("vocabSize", self.vocab_size.unwrap_or(256))?,
             eps: EPS,
+            window: self.window()?,
             activation: Gelu::Erf,
-            experts: None,
+            experts: self.experts()?,
         })
     }
 
-    fn refuse_features(&self, heads: usize) -> Result<(), LoadError> {
+    /// Our extension of the format: heads of keys and values that several heads of queries share.
+    fn kv_heads(&self, heads: usize) -> Result<usize, LoadError> {
+        let kv_heads = dimension("kvHeads", self.kv_heads.unwrap_or(heads as u64))?;
+        expect(heads.is_multiple_of(kv_heads), "kvHeads", kv_heads, || {
+            format!("a divisor of heads, {heads}")
+        })?;
+        Ok(kv_heads)
+    }
+
+    fn window(&self) -> Result<Window, LoadError> {
+        match self.sliding_window.filter(|&tokens| tokens > 0) {
+            None => Ok(Window::Full),
+            Some(tokens) => Ok(Window::Sliding(dimension("slidingWindow", tokens)?)),
+        }
+    }
+
+    fn experts(&self) -> Result<Option<ExpertsConfig>, LoadError> {
+        let Some(count) = self.n_experts.filter(|&count| count > 1) else { return Ok(None) };
+        let count = dimension("nExperts", count)?;
+        let top = dimension("moeTopK", self.moe_top_k.unwrap_or(1))?;
+        expect(top <= count, "moeTopK", top, || format!("at most nExperts, {count}"))?;
+        Ok(Some(ExpertsConfig { count, top }))
+    }
+
+    fn refuse_features(&self) -> Result<(), LoadError> {
         let on = |flag: Option<bool>| flag.unwrap_or(false);
         let features = [
             ("useMoD", on(self.use_mod)),
@@ -149,15 +172,6 @@ impl Config {
         ];
         if let Some((name, _)) = features.iter().find(|(_, on)| *on) {
             return Err(unsupported(name, "true".into()));
-        }
-        if let Some(experts) = self.n_experts.filter(|&experts| experts > 1) {
-            return Err(unsupported("nExperts", experts.to_string()));
-        }
-        if let Some(kv_heads) = self.kv_heads.filter(|&kv_heads| kv_heads != heads as u64) {
-            return Err(unsupported("kvHeads", format!("{kv_heads} with {heads} heads")));
-        }
-        if let Some(window) = self.sliding_window.filter(|&window| window > 0) {
-            return Err(unsupported("slidingWindow", window.to_string()));
         }
         self.refuse_tokenizer()
     }
@@ -188,6 +202,18 @@ fn dimension(name: &str, value: u64) -> Result<usize, LoadError> {
             expected: "between 1 and 2^32 - 1".into(),
         }),
     }
+}
+
+fn expect(
+    holds: bool,
+    what: &str,
+    found: usize,
+    expected: impl FnOnce() -> String,
+) -> Result<(), LoadError> {
+    if holds {
+        return Ok(());
+    }
+    Err(LoadError::OutOfRange { what: what.into(), found: found.to_string(), expected: expected() })
 }
 
 fn unsupported(what: &str, detail: String) -> LoadError {

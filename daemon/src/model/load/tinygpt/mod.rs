@@ -30,16 +30,17 @@ use super::canon::Canon;
 use super::cursor::Cursor;
 use super::input::Input;
 use super::{
-    Attention, Checkpoint, Dense, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp, Norm,
-    Packing, Vocabulary, Weights,
+    Attention, Checkpoint, Dense, Experts, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp,
+    Norm, Packing, Vocabulary, Weights,
 };
 
 /// First four bytes of a `.tinygpt` file.
 pub(super) const MAGIC: &[u8; 4] = b"TGPT";
 
-/// Tensors outside the blocks, and in each block.
+/// Tensors outside the blocks, in each block outside its MLP, and in an MLP.
 const OUTER: u64 = 4;
-const PER_BLOCK: u64 = 16;
+const PER_BLOCK: u64 = 12;
+const PER_MLP: u64 = 4;
 
 /// Reads a file that begins with `head`.
 pub(super) fn load(
@@ -95,7 +96,9 @@ fn check_state_length(header: &Header, cursor: &Cursor<'_>) -> Result<(), LoadEr
 
 /// Before any loop over the layers that `config` claims.
 fn check_count(config: &GptConfig, manifest: &[Entry]) -> Result<(), LoadError> {
-    let expected = OUTER + PER_BLOCK * config.layers as u64;
+    // Beside the experts there is a router.
+    let mlp = config.experts.map_or(PER_MLP, |experts| 1 + PER_MLP * experts.count as u64);
+    let expected = (PER_BLOCK + mlp).saturating_mul(config.layers as u64).saturating_add(OUTER);
     if manifest.len() as u64 == expected {
         return Ok(());
     }
@@ -132,23 +135,40 @@ fn weights(config: GptConfig, tensors: &Tensors<'_>) -> Result<GptWeights, LoadE
 }
 
 fn block(config: &GptConfig, tensors: &Tensors<'_>, layer: usize) -> Result<GptBlock, LoadError> {
-    let GptConfig { width, mlp, .. } = *config;
+    let GptConfig { width, heads, kv_heads, .. } = *config;
+    let keys = kv_heads * (width / heads);
     let name = |part: &str| format!("blocks.{layer}.{part}");
     Ok(GptBlock {
         attention: Attention {
             norm: tensors.norm(&name("ln1"), width)?,
             q: tensors.linear(&name("attn.q_proj"), width, width)?,
-            k: tensors.linear(&name("attn.k_proj"), width, width)?,
-            v: tensors.linear(&name("attn.v_proj"), width, width)?,
+            k: tensors.linear(&name("attn.k_proj"), keys, width)?,
+            v: tensors.linear(&name("attn.v_proj"), keys, width)?,
             o: tensors.linear(&name("attn.o_proj"), width, width)?,
             q_norm: None,
             k_norm: None,
         },
         norm: tensors.norm(&name("ln2"), width)?,
-        mlp: Mlp::Dense(Dense {
-            fc_in: tensors.linear(&name("mlp.fc_in"), mlp, width)?,
-            fc_out: tensors.linear(&name("mlp.fc_out"), width, mlp)?,
-        }),
+        mlp: match config.experts {
+            None => Mlp::Dense(dense(config, tensors, &name("mlp"))?),
+            Some(experts) => Mlp::Experts(Experts {
+                router: Linear {
+                    weight: tensors.weight(&name("moe.router"), experts.count, width)?,
+                    bias: None,
+                },
+                experts: (0..experts.count)
+                    .map(|i| dense(config, tensors, &name(&format!("moe.experts.{i}"))))
+                    .collect::<Result<_, _>>()?,
+            }),
+        },
+    })
+}
+
+fn dense(config: &GptConfig, tensors: &Tensors<'_>, name: &str) -> Result<Dense, LoadError> {
+    let GptConfig { width, mlp, .. } = *config;
+    Ok(Dense {
+        fc_in: tensors.linear(&format!("{name}.fc_in"), mlp, width)?,
+        fc_out: tensors.linear(&format!("{name}.fc_out"), width, mlp)?,
     })
 }
 
@@ -210,12 +230,16 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// A linear weight: listed `[n, k]`, stored `[k, n]`.
     fn linear(&self, name: &str, n: usize, k: usize) -> Result<Linear, LoadError> {
-        let elements = self.body.elements(self.place(&format!("{name}.weight"), &[n, k])?)?;
-        let weight = self.matrix(&elements, n, k, |row, column| column * n + row)?;
+        let weight = self.weight(name, n, k)?;
         let bias = self.values(&format!("{name}.bias"), &[n])?;
         Ok(Linear { weight, bias: Some(bias) })
+    }
+
+    /// A linear weight: listed `[n, k]`, stored `[k, n]`.
+    fn weight(&self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
+        let elements = self.body.elements(self.place(&format!("{name}.weight"), &[n, k])?)?;
+        self.matrix(&elements, n, k, |row, column| column * n + row)
     }
 
     /// A matrix whose elements lie where `stored(row, column)` says.

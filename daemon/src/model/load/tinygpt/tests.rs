@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tinygpt_kernels::Pool;
 
 use super::*;
-use crate::model::load::{BUILTIN, Gelu, load};
+use crate::kv::layout::Window;
+use crate::model::load::{BUILTIN, ExpertsConfig, Gelu, load};
 
 fn pool() -> Pool {
     Pool::new(NonZeroUsize::MIN)
@@ -32,7 +33,14 @@ const WIDTH: usize = 128;
 const MLP: usize = 64;
 
 fn sample(dtype: &str) -> Sample {
-    let shapes: [(&str, &[usize]); 20] = [
+    sample_of(dtype, WIDTH, &[("mlp", 1)])
+}
+
+/// The same with other shapes: `keys` outputs of keys and values, and MLPs by their names, or one
+/// router for so many.
+fn sample_of(dtype: &str, keys: usize, mlps: &[(&str, usize)]) -> Sample {
+    let mut shapes: Vec<(String, Vec<usize>)> = Vec::new();
+    let outer: [(&str, &[usize]); 16] = [
         ("token_embedding.weight", &[256, WIDTH]),
         ("position_embedding.weight", &[3, WIDTH]),
         ("ln_final.weight", &[WIDTH]),
@@ -41,19 +49,29 @@ fn sample(dtype: &str) -> Sample {
         ("blocks.0.ln1.bias", &[WIDTH]),
         ("blocks.0.attn.q_proj.weight", &[WIDTH, WIDTH]),
         ("blocks.0.attn.q_proj.bias", &[WIDTH]),
-        ("blocks.0.attn.k_proj.weight", &[WIDTH, WIDTH]),
-        ("blocks.0.attn.k_proj.bias", &[WIDTH]),
-        ("blocks.0.attn.v_proj.weight", &[WIDTH, WIDTH]),
-        ("blocks.0.attn.v_proj.bias", &[WIDTH]),
+        ("blocks.0.attn.k_proj.weight", &[keys, WIDTH]),
+        ("blocks.0.attn.k_proj.bias", &[keys]),
+        ("blocks.0.attn.v_proj.weight", &[keys, WIDTH]),
+        ("blocks.0.attn.v_proj.bias", &[keys]),
         ("blocks.0.attn.o_proj.weight", &[WIDTH, WIDTH]),
         ("blocks.0.attn.o_proj.bias", &[WIDTH]),
         ("blocks.0.ln2.weight", &[WIDTH]),
         ("blocks.0.ln2.bias", &[WIDTH]),
-        ("blocks.0.mlp.fc_in.weight", &[MLP, WIDTH]),
-        ("blocks.0.mlp.fc_in.bias", &[MLP]),
-        ("blocks.0.mlp.fc_out.weight", &[WIDTH, MLP]),
-        ("blocks.0.mlp.fc_out.bias", &[WIDTH]),
     ];
+    shapes.extend(outer.map(|(name, shape)| (name.to_owned(), shape.to_vec())));
+    for (mlp, experts) in mlps {
+        let mut add = |part, shape: &[usize]| {
+            shapes.push((format!("blocks.0.{mlp}.{part}"), shape.to_vec()));
+        };
+        if *experts > 1 {
+            add("router.weight", &[*experts, WIDTH]);
+            continue;
+        }
+        add("fc_in.weight", &[MLP, WIDTH]);
+        add("fc_in.bias", &[MLP]);
+        add("fc_out.weight", &[WIDTH, MLP]);
+        add("fc_out.bias", &[WIDTH]);
+    }
     let mut elements = 0;
     let mut manifest = Vec::new();
     for (name, shape) in shapes {
@@ -162,6 +180,53 @@ fn linear_weights_of_every_body_are_transposed_and_embeddings_are_not() {
 }
 
 #[test]
+fn fewer_heads_of_keys_are_read_in_their_own_shape() {
+    let mut sample = sample_of("fp32", WIDTH / 2, &[("mlp", 1)]);
+    sample.header["config"]["kvHeads"] = json!(1);
+    sample.header["config"]["slidingWindow"] = json!(64);
+    let weights = read(&sample.file()).unwrap();
+    assert_eq!((weights.config.kv_heads, weights.config.window), (1, Window::Sliding(64)));
+    let Attention { q, k, v, .. } = &weights.blocks[0].attention;
+    assert_eq!([q, k, v].map(|linear| linear.weight.n()), [WIDTH, WIDTH / 2, WIDTH / 2]);
+    let k_at = (256 + 3 + 4) * WIDTH + WIDTH * WIDTH + WIDTH;
+    let stored = (k_at + 7..k_at + WIDTH * WIDTH / 2).step_by(WIDTH / 2).map(value);
+    assert_eq!(row(&k.weight, 7), stored.collect::<Vec<_>>());
+    let error = refusal(|sample| sample.header["config"]["kvHeads"] = json!(1)).to_string();
+    assert!(error.contains("k_proj") && error.contains("[64, 128]"), "{error}");
+}
+
+#[test]
+fn experts_are_read_with_their_router() {
+    let mut sample =
+        sample_of("fp16", WIDTH, &[("moe", 2), ("moe.experts.0", 1), ("moe.experts.1", 1)]);
+    sample.header["config"]["nExperts"] = json!(2);
+    let experts = |sample: &Sample| {
+        let weights = read(&sample.file())?;
+        let Mlp::Experts(experts) = weights.blocks.into_iter().next().unwrap().mlp else {
+            panic!("experts")
+        };
+        Ok((weights.config.experts.unwrap(), experts))
+    };
+    let (config, weights) = experts(&sample).unwrap();
+    assert_eq!(config, ExpertsConfig { count: 2, top: 1 });
+    assert!(weights.router.bias.is_none());
+    assert_eq!((weights.router.weight.n(), weights.router.weight.k()), (2, WIDTH));
+    let router = (256 + 3 + 4) * WIDTH + 4 * (WIDTH * WIDTH + WIDTH) + 2 * WIDTH;
+    let stored = (router + 1..router + 2 * WIDTH).step_by(2).map(value);
+    assert_eq!(row(&weights.router.weight, 1), stored.collect::<Vec<_>>());
+    let second = router + 2 * WIDTH + 2 * WIDTH * MLP + MLP + WIDTH;
+    let stored = (second..second + MLP * WIDTH).step_by(MLP).map(value);
+    assert_eq!(row(&weights.experts[1].fc_in.weight, 0), stored.collect::<Vec<_>>());
+    sample.header["config"]["moeTopK"] = json!(2);
+    assert_eq!(experts(&sample).unwrap().0.top, 2);
+    sample.header["config"]["moeTopK"] = json!(3);
+    let error: LoadError = experts(&sample).err().unwrap();
+    assert!(error.to_string().contains("moeTopK") && error.to_string().contains('3'), "{error}");
+    let error = refusal(|sample| sample.header["config"]["nExperts"] = json!(2)).to_string();
+    assert!(error.contains("20") && error.contains("25"), "{error}");
+}
+
+#[test]
 fn the_built_in_model_has_the_dimensions_it_was_trained_with() {
     let weights = read(BUILTIN).unwrap();
     let expected = GptConfig {
@@ -173,6 +238,7 @@ fn the_built_in_model_has_the_dimensions_it_was_trained_with() {
         context: 1024,
         vocab: 256,
         eps: 1e-5,
+        window: Window::Full,
         activation: Gelu::Erf,
         experts: None,
     };
@@ -188,9 +254,9 @@ fn refusal(change: impl FnOnce(&mut Sample)) -> LoadError {
 #[test]
 fn every_feature_that_changes_the_arithmetic_is_refused_by_name() {
     for (key, setting) in [
-        ("nExperts", json!(4)),
-        ("kvHeads", json!(1)),
-        ("slidingWindow", json!(64)),
+        ("nExperts", json!(1u64 << 40)),
+        ("kvHeads", json!(0)),
+        ("slidingWindow", json!(1u64 << 40)),
         ("tokenizerSource", json!("dir")),
         ("useMoD", json!(true)),
         ("useDifferentialAttention", json!(true)),
