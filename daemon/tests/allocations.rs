@@ -1,17 +1,22 @@
 //! A decode's forward pass and head, once one of its size was run, take no memory from the system and give none back.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "architectures/seeded.rs"]
+#[expect(dead_code, reason = "others use the rest")]
+mod seeded;
+
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use seeded::Kept;
 use tinygpt_kernels::Pool;
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::layout::Layout;
 use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::device::Choice;
-use tinygptd::model::load::load;
+use tinygptd::model::load::{Weights, load};
 use tinygptd::model::{Batch, Machine, Model, Numerics};
 
 /// The system's, counted.
@@ -45,10 +50,9 @@ struct Decode {
 }
 
 impl Decode {
-    fn new(file: &[u8], numerics: Numerics, threads: usize, sequences: usize) -> Self {
+    fn new(weights: Weights, numerics: Numerics, threads: usize, sequences: usize) -> Self {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()));
         let machine = Machine { pool, device: Choice::Cpu.open(0).unwrap() };
-        let weights = load(file, &machine.pool).unwrap().weights;
         let layout = Arc::new(Layout::new(Codec::F16, &weights.dimensions().layers));
         let model = machine.assemble(weights, numerics).unwrap();
         let mut slabs = Slabs::new(&layout);
@@ -85,18 +89,30 @@ impl Decode {
 /// One test alone: the count is the process's.
 #[test]
 fn a_decoding_forward_pass_allocates_nothing() {
-    let models = [
+    let files = [
         include_bytes!("../../tests/golden/builtin/builtin-int4.tinygpt").as_slice(),
         include_bytes!("../../tests/golden/gguf_tiny/llama/Q8_0.gguf").as_slice(),
     ];
-    for file in models {
-        for numerics in [Numerics::Exact, Numerics::Fast] {
-            for (threads, sequences) in [(1, 1), (2, 1), (2, 5)] {
-                let mut decode = Decode::new(file, numerics, threads, sequences);
-                decode.steps(40);
-                let counted = decode.steps(20);
-                assert_eq!(counted, 0, "{numerics:?}, {threads} threads, {sequences} sequences");
-            }
+    let here = Pool::new(NonZeroUsize::MIN);
+    for file in files {
+        let sizes = [(1, 1), (2, 1), (2, 5)];
+        check("a file", &|| load(file, &here).unwrap().weights, &sizes);
+    }
+    for name in ["gpt2", "qwen3", "phi3", "gemma3"] {
+        let models = || seeded::all(Kept::FourBits).into_iter();
+        // They are too small for a second thread to be sure of a share before they are counted.
+        let sizes = [(1, 1), (1, 5)];
+        check(name, &|| models().find(|(known, _)| *known == name).unwrap().1, &sizes);
+    }
+}
+
+fn check(model: &str, weights: &dyn Fn() -> Weights, sizes: &[(usize, usize)]) {
+    for numerics in [Numerics::Exact, Numerics::Fast] {
+        for &(threads, sequences) in sizes {
+            let mut decode = Decode::new(weights(), numerics, threads, sequences);
+            decode.steps(40);
+            let what = format!("{model}, {numerics:?}, {threads} threads, {sequences} sequences");
+            assert_eq!(decode.steps(20), 0, "{what}");
         }
     }
 }

@@ -65,9 +65,16 @@ pub(super) fn mask(
     device: &Device,
 ) -> Result<Tensor> {
     let shape = (rows.len(), keys.len());
-    let number = |row| {
-        let seen = window.seen(row);
-        keys.clone().map(move |key| if seen.contains(&key) { 0.0 } else { f32::NEG_INFINITY })
-    };
-    Tensor::from_vec(rows.flat_map(number).collect(), shape, device)
+    let first = positions(rows.clone().map(|row| window.seen(row).start), device)?.unsqueeze(1)?;
+    let rows = positions(rows, device)?.unsqueeze(1)?;
+    let keys = positions(keys, device)?.unsqueeze(0)?;
+    let never = Tensor::full(f32::NEG_INFINITY, shape, device)?;
+    let seen = Tensor::zeros(shape, DType::F32, device)?;
+    let causal = keys.broadcast_gt(&rows)?.where_cond(&never, &seen)?;
+    keys.broadcast_lt(&first)?.where_cond(&never, &causal)
+}
+
+fn positions(of: impl Iterator<Item = usize>, device: &Device) -> Result<Tensor> {
+    let position = |at| u32::try_from(at).expect("a context has fewer than 2^32 positions");
+    Tensor::from_iter(of.map(position).collect::<Vec<_>>(), device)
 }
