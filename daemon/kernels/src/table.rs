@@ -41,9 +41,14 @@ impl Table {
         }
     }
 
+    /// The codes that stand for the integers.
+    pub(crate) fn entries(self) -> [u8; 16] {
+        self.integers().map(|q| self.code().of(q))
+    }
+
     /// Looks up codes that lie one to a byte.
     pub(crate) fn look_up(self, isa: Isa, steps: &mut [Step]) {
-        let entries = self.integers().map(|q| self.code().of(q));
+        let entries = self.entries();
         let bytes = steps.as_flattened_mut();
         match isa.0 {
             #[cfg(target_arch = "x86_64")]

@@ -46,7 +46,7 @@ pub(super) fn strip<
             rows[r] = &x[r][block];
         }
         let mut dots = match PACKED {
-            true => packed(codes, &rows),
+            true => packed::<R, BITS>(codes, weights.entries, &rows),
             false => dot::<R, BITS>(codes, &rows, part * len),
         };
         let (group, sum) = (i >> weights.group_shift, pieces - 1 + part);
@@ -118,10 +118,15 @@ fn dot<const R: usize, const BITS: u8>(
     sums
 }
 
-/// The integer dot products of a block whose codes lie two in a byte.
+/// The integer dot products of a block whose codes lie two in a byte; codes below `2^BITS` stand
+/// in their places where there are `entries`.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn packed<const R: usize>(codes: &[Step], x: &[&Scaled; R]) -> [Pair<__m256i>; R] {
+fn packed<const R: usize, const BITS: u8>(
+    codes: &[Step],
+    entries: [u8; 16],
+    x: &[&Scaled; R],
+) -> [Pair<__m256i>; R] {
     let (mut sums, mut short) =
         ([[_mm256_setzero_si256(); 2]; R], [[_mm256_setzero_si256(); 2]; R]);
     let mut rows: [[&[[i8; 4]]; 2]; R] = [[&[]; 2]; R];
@@ -130,11 +135,16 @@ fn packed<const R: usize>(codes: &[Step], x: &[&Scaled; R]) -> [Pair<__m256i>; R
         rows[r] = [low, &high[..codes.len()]];
     }
     let mask = _mm256_set1_epi8(15);
+    let entries = _mm256_broadcastsi128_si256(bytemuck::cast(entries));
     for s in 0..codes.len() {
         let codes = load(&codes[s]);
         for half in 0..2 {
-            let low = _mm256_and_si256(codes[half], mask);
-            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes[half]), mask);
+            let mut low = _mm256_and_si256(codes[half], mask);
+            let mut high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes[half]), mask);
+            if BITS > 4 {
+                low = _mm256_shuffle_epi8(entries, low);
+                high = _mm256_shuffle_epi8(entries, high);
+            }
             for r in 0..R {
                 let products = _mm256_add_epi16(
                     _mm256_maddubs_epi16(low, four(rows[r][0][s])),
@@ -142,6 +152,10 @@ fn packed<const R: usize>(codes: &[Step], x: &[&Scaled; R]) -> [Pair<__m256i>; R
                 );
                 short[r][half] = _mm256_add_epi16(short[r][half], products);
             }
+        }
+        // A step adds two such sums.
+        if depth(BITS) < STEPS && (2 * s + 2) % depth(BITS) == 0 {
+            widen(&mut sums, &mut short);
         }
     }
     widen(&mut sums, &mut short);

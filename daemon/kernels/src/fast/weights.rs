@@ -32,6 +32,9 @@ pub(super) struct Weights<'a> {
     pub(super) steps: &'a [Step],
     /// Whether the codes lie two in a byte, as they are kept, and not one.
     pub(super) packed: bool,
+    /// What codes of a table are once they are looked up, which those that lie two in a byte are not.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) entries: [u8; 16],
     pub(super) groups: Groups<'a>,
 }
 
@@ -49,7 +52,8 @@ impl<'a> Weights<'a> {
         let Coded { code, values, group } = matrix.coded();
         let (groups, codes) = (matrix.tile_groups(tile), matrix.tile_codes(tile));
         let table = if let Values::Entries(table) = values { Some(table) } else { None };
-        let packed = code.is_nibbles() && table.is_none() && rows <= FEW && group >= BLOCK;
+        let room = table.is_none_or(|table| table.code().bits < 8);
+        let packed = code.is_nibbles() && room && rows <= FEW && group >= BLOCK;
         let packed = packed && isa.takes_nibbles();
         let steps = if code.per_byte() > 1 && !packed {
             scratch.resize(matrix.k() / BLOCK * STEPS, [0; 64]);
@@ -62,7 +66,17 @@ impl<'a> Weights<'a> {
         let pieces = BLOCK / group.min(BLOCK);
         let group_shift = (group / BLOCK).max(1).trailing_zeros();
         let (bits, zero) = (code.bits, i32::from(code.zero));
-        Weights { bits, zero, pieces, group_shift, steps, packed, groups }
+        Weights {
+            bits,
+            zero,
+            pieces,
+            group_shift,
+            steps,
+            packed,
+            #[cfg(target_arch = "x86_64")]
+            entries: table.map_or([0; 16], Table::entries),
+            groups,
+        }
     }
 
     /// Steps of a piece.
@@ -119,6 +133,7 @@ impl<'a> Weights<'a> {
             (..=4, false, true) => avx2::strip::<R, 4, false, true, E>(sums, self, groups, x),
             (..=4, true, _) => avx2::strip::<R, 4, true, false, E>(sums, self, groups, x),
             (..=4, false, _) => avx2::strip::<R, 4, false, false, E>(sums, self, groups, x),
+            (5, false, true) => avx2::strip::<R, 5, false, true, E>(sums, self, groups, x),
             (5, true, _) => avx2::strip::<R, 5, true, false, E>(sums, self, groups, x),
             (5, false, _) => avx2::strip::<R, 5, false, false, E>(sums, self, groups, x),
             (6, true, _) => avx2::strip::<R, 6, true, false, E>(sums, self, groups, x),
