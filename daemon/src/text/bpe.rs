@@ -9,80 +9,14 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use aho_corasick::{AhoCorasick, MatchKind};
-use thiserror::Error;
 use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 use super::alphabet::{characters, spell};
+use super::error::TokenizerError;
+use super::literals::{Literals, Piece, is_literal};
 use super::pre::{Cut, Pre};
 use crate::model::load::GgufVocabulary;
-
-/// ggml's token types that are not ordinary text.
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-
-/// Why a vocabulary makes no tokenizer, or a text no ids.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TokenizerError {
-    /// `tokenizer.ggml.model` names a kind that is not implemented.
-    #[error("tokenizer.ggml.model \"{found}\" is not supported: \"gpt2\" is")]
-    Model {
-        /// The name in the file.
-        found: String,
-    },
-    /// `tokenizer.ggml.pre` names a way of cutting words that is not known.
-    #[error("tokenizer.ggml.pre \"{found}\" is not known: {known} are")]
-    Pre {
-        /// The name in the file.
-        found: String,
-        /// The names that are known.
-        known: &'static str,
-    },
-    /// `tokenizer.ggml.pre` is absent, and guessing it would give wrong ids.
-    #[error("tokenizer.ggml.pre is missing, and cannot be guessed ({known} are known)")]
-    NoPre {
-        /// The names that are known.
-        known: &'static str,
-    },
-    /// A merge that is not two tokens, or does not make a token.
-    #[error("merge {index} (\"{merge}\") {fault}")]
-    Merge {
-        /// Position in `tokenizer.ggml.merges`.
-        index: usize,
-        /// Its text.
-        merge: String,
-        /// What is wrong with it.
-        fault: &'static str,
-    },
-    /// The parts do not make a tokenizer.
-    #[error("building the tokenizer: {reason}")]
-    Build {
-        /// What the library said.
-        reason: String,
-    },
-    /// The library failed on a word.
-    #[error("encoding a word of {bytes} bytes: {reason}")]
-    Encode {
-        /// Length of the word.
-        bytes: usize,
-        /// What the library said.
-        reason: String,
-    },
-    /// Whoever wanted the ids has gone.
-    #[error("nobody wants the ids any more")]
-    Unwanted,
-    /// The text holds a byte for which the vocabulary has neither a token nor an unknown token.
-    #[error("the vocabulary has no token for the byte 0x{byte:02x}, at position {at} of the text")]
-    NoToken {
-        /// The byte.
-        byte: u8,
-        /// Where it is in the text.
-        at: usize,
-    },
-}
 
 /// A byte-pair tokenizer.
 pub struct Bpe {
@@ -111,9 +45,6 @@ impl fmt::Debug for Bpe {
 
 impl Bpe {
     pub(super) fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
-        if vocabulary.model != "gpt2" {
-            return Err(TokenizerError::Model { found: vocabulary.model.clone() });
-        }
         let pre = Pre::named(vocabulary.pre.as_deref())?;
         Ok(Self {
             literals: Literals::new(vocabulary)?,
@@ -123,7 +54,7 @@ impl Bpe {
             bytes: token_bytes(vocabulary),
             unspellable: unspellable(vocabulary),
             bos: vocabulary.bos,
-            adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos()),
+            adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
             ends: vocabulary.eos_ids.clone(),
         })
     }
@@ -135,28 +66,25 @@ impl Bpe {
         wanted: &dyn Fn() -> bool,
     ) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::new();
-        let mut at = 0;
-        for (start, end, id) in self.literals.find(text) {
-            self.encode_words(text, at, start, wanted, &mut ids)?;
-            ids.push(id);
-            at = end;
+        for piece in self.literals.cut(text) {
+            match piece {
+                Piece::Token(id) => ids.push(id),
+                Piece::Text { at, text } => self.encode_words(at, text, wanted, &mut ids)?,
+            }
         }
-        self.encode_words(text, at, text.len(), wanted, &mut ids)?;
         Ok(ids)
     }
 
     fn encode_words(
         &self,
-        text: &str,
-        start: usize,
-        end: usize,
+        at: usize,
+        words: &str,
         wanted: &dyn Fn() -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let words = &text[start..end];
-        if let Some(at) = words.bytes().position(|byte| self.unspellable[usize::from(byte)]) {
-            let byte = words.as_bytes()[at];
-            return Err(TokenizerError::NoToken { byte, at: start + at });
+        if let Some(start) = words.bytes().position(|byte| self.unspellable[usize::from(byte)]) {
+            let byte = words.as_bytes()[start];
+            return Err(TokenizerError::NoToken { byte, at: at + start });
         }
         self.cut.words(words).into_iter().try_for_each(|word| match wanted() {
             true => self.encode_word(word, ids),
@@ -196,10 +124,10 @@ impl Bpe {
 }
 
 /// Tokens and merges, without special tokens.
-fn model(vocabulary: &GgufVocabulary, pre: Pre) -> Result<BPE, TokenizerError> {
+fn model(vocabulary: &GgufVocabulary, pre: &Pre) -> Result<BPE, TokenizerError> {
     let mut builder = BPE::builder()
         .vocab_and_merges(ids(vocabulary), merges(vocabulary)?)
-        .ignore_merges(pre.whole_words());
+        .ignore_merges(pre.whole_words);
     if let Some(unknown) = vocabulary.unknown {
         builder = builder.unk_token(vocabulary.tokens[unknown as usize].clone());
     }
@@ -233,7 +161,7 @@ fn merges(vocabulary: &GgufVocabulary) -> Result<Merges, TokenizerError> {
 fn token_bytes(vocabulary: &GgufVocabulary) -> Vec<Box<[u8]>> {
     let characters = characters();
     let bytes = |(id, text): (usize, &String)| match vocabulary.token_types.get(id) {
-        Some(&(UNKNOWN | CONTROL | USER_DEFINED)) => text.as_bytes().into(),
+        Some(&kind) if is_literal(kind) => text.as_bytes().into(),
         _ => spell(text, &characters).into(),
     };
     vocabulary.tokens.iter().enumerate().map(bytes).collect()
@@ -245,38 +173,12 @@ fn unspellable(vocabulary: &GgufVocabulary) -> Box<[bool; 256]> {
     Box::new(characters().map(|character| vocabulary.unknown.is_none() && missing(character)))
 }
 
-/// Tokens that are found in a text by their name, the longest at the leftmost place.
-struct Literals {
-    search: AhoCorasick,
-    ids: Vec<u32>,
-}
-
-impl Literals {
-    fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
-        let tokens = vocabulary.tokens.iter().zip(&vocabulary.token_types).enumerate();
-        let special = |kind: &i32| matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED);
-        let (ids, names): (Vec<u32>, Vec<&str>) = tokens
-            .filter(|(_, (text, kind))| special(kind) && !text.is_empty())
-            .map(|(id, (text, _))| (id as u32, text.as_str()))
-            .unzip();
-        let search = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names);
-        let search = search.map_err(|error| TokenizerError::Build { reason: error.to_string() })?;
-        Ok(Self { search, ids })
-    }
-
-    /// Start, end and id of every token, left to right.
-    fn find(&self, text: &str) -> impl Iterator<Item = (usize, usize, u32)> {
-        self.search
-            .find_iter(text)
-            .map(|found| (found.start(), found.end(), self.ids[found.pattern()]))
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::literals::{CONTROL, USER_DEFINED};
     use super::*;
     use crate::model::load::Vocabulary;
     use crate::text::Tokenizer;
@@ -375,8 +277,8 @@ mod tests {
 
     #[test]
     fn another_kind_of_model_is_refused_by_name() {
-        let error = tokenizer(|vocabulary| vocabulary.model = "llama".into()).unwrap_err();
-        assert!(error.to_string().contains("\"llama\" is not supported"), "{error}");
+        let error = tokenizer(|vocabulary| vocabulary.model = "t5".into()).unwrap_err();
+        assert!(error.to_string().contains("\"t5\" is not supported"), "{error}");
     }
 
     /// Letters, then tokens that are made by merges, each of two earlier tokens.

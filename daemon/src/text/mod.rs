@@ -14,13 +14,17 @@
 mod alphabet;
 pub mod bpe;
 pub mod detokenize;
+mod error;
+mod literals;
+mod pieces;
 mod pre;
+pub mod sentencepiece;
 pub mod stop;
 pub mod tokenizer;
 pub mod transcript;
 
-pub use self::bpe::TokenizerError;
 pub use self::detokenize::Detokenizer;
+pub use self::error::TokenizerError;
 pub use self::stop::{StopConstraint, StopStrings, Stopped};
 pub use self::tokenizer::Tokenizer;
 pub use self::transcript::Transcript;

@@ -1,6 +1,8 @@
 //! Text to ids and back, for any vocabulary.
 
-use super::bpe::{Bpe, TokenizerError};
+use super::bpe::Bpe;
+use super::error::TokenizerError;
+use super::sentencepiece::SentencePiece;
 use crate::model::load::Vocabulary;
 
 /// A model's tokenizer.
@@ -8,8 +10,10 @@ use crate::model::load::Vocabulary;
 pub enum Tokenizer {
     /// A token is a byte.
     Bytes,
-    /// Byte-pair encoding over a vocabulary.
+    /// Byte-pair encoding of words by merges.
     Bpe(Box<Bpe>),
+    /// Byte-pair encoding of whole texts by scores.
+    SentencePiece(Box<SentencePiece>),
 }
 
 /// Every byte, so that a byte token's text can be borrowed.
@@ -32,7 +36,11 @@ impl Tokenizer {
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
         match vocabulary {
             Vocabulary::Bytes => Ok(Self::Bytes),
-            Vocabulary::Gguf(gguf) => Ok(Self::Bpe(Box::new(Bpe::new(gguf)?))),
+            Vocabulary::Gguf(gguf) => match &*gguf.model {
+                "gpt2" => Ok(Self::Bpe(Box::new(Bpe::new(gguf)?))),
+                "llama" => Ok(Self::SentencePiece(Box::new(SentencePiece::new(gguf)?))),
+                found => Err(TokenizerError::Model { found: found.into() }),
+            },
         }
     }
 
@@ -45,7 +53,7 @@ impl Tokenizer {
         self.encode_while(text, &|| true)
     }
 
-    /// The same for somebody who may go away: `wanted` is asked before every word.
+    /// The same for somebody who may go away: `wanted` is asked now and then.
     ///
     /// # Errors
     /// When the vocabulary cannot spell the text, or it is not wanted any more.
@@ -57,6 +65,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             Self::Bpe(bpe) => bpe.encode(text, wanted),
+            Self::SentencePiece(pieces) => pieces.encode(text, wanted),
         }
     }
 
@@ -93,6 +102,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => BYTES.get(id as usize..id as usize + 1).unwrap_or_default(),
             Self::Bpe(bpe) => bpe.token_bytes(id),
+            Self::SentencePiece(pieces) => pieces.token_bytes(id),
         }
     }
 
@@ -101,6 +111,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => BYTES.len(),
             Self::Bpe(bpe) => bpe.vocab(),
+            Self::SentencePiece(pieces) => pieces.vocab(),
         }
     }
 
@@ -109,6 +120,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => None,
             Self::Bpe(bpe) => bpe.bos(),
+            Self::SentencePiece(pieces) => pieces.bos(),
         }
     }
 
@@ -117,6 +129,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => None,
             Self::Bpe(bpe) => bpe.bos().filter(|_| bpe.adds_bos()),
+            Self::SentencePiece(pieces) => pieces.bos().filter(|_| pieces.adds_bos()),
         }
     }
 
@@ -125,6 +138,7 @@ impl Tokenizer {
         match self {
             Self::Bytes => &[],
             Self::Bpe(bpe) => bpe.ends(),
+            Self::SentencePiece(pieces) => pieces.ends(),
         }
     }
 }

@@ -246,6 +246,10 @@ pub struct GgufVocabulary {
     pub unknown: Option<u32>,
     /// Whether prompts begin with `bos`; `None` leaves it to the kind of tokenizer.
     pub add_bos: Option<bool>,
+    /// Whether ordinary text is read as if a space were before it; `None` leaves it to the kind.
+    pub add_space_prefix: Option<bool>,
+    /// Tokens that swallow the white space behind them, ascending.
+    pub swallow: Vec<u32>,
     /// Every token that ends a generation: end of sequence, of turn, of message.
     pub eos_ids: Vec<u32>,
 }

@@ -1,0 +1,313 @@
+//! SentencePiece's byte-pair encoding (`tokenizer.ggml.model` = `llama`), as llama.cpp has it.
+//!
+//! A text is not cut into words: of all neighbours that together are a token, those whose token has
+//! the best score are joined, the leftmost first, until there are none. A heap keeps the candidates,
+//! so that the cost grows with the text by little more than its length.
+//! A character that ends up in no token is spelled by tokens for its bytes.
+//!
+//! Tokens write a space as U+2581, and so may a text; both are read as spaces here.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+
+use super::error::TokenizerError;
+use super::literals::{BYTE, Literals, Piece, is_literal};
+use super::pieces::Pieces;
+use crate::model::load::GgufVocabulary;
+
+/// How tokens write a space.
+const SPACE: char = '\u{2581}';
+
+/// Candidates that are looked at before anybody is asked whether the ids are still wanted.
+const PATIENCE: usize = 4096;
+
+/// No symbol, no token.
+const NONE: u32 = u32::MAX;
+
+/// A SentencePiece tokenizer.
+pub struct SentencePiece {
+    literals: Literals,
+    pieces: Pieces,
+    /// How good each token is, the best first; equals share a rank.
+    ranks: Box<[u32]>,
+    /// Tokens for bytes.
+    bytes: Box<[Option<u32>; 256]>,
+    unknown: Option<u32>,
+    /// Whether ordinary text is read as if a space were before it.
+    prefix: bool,
+    bos: Option<u32>,
+    adds_bos: bool,
+    ends: Vec<u32>,
+}
+
+impl fmt::Debug for SentencePiece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentencePiece")
+            .field("vocab", &self.pieces.len())
+            .field("prefix", &self.prefix)
+            .field("bos", &self.bos)
+            .field("adds_bos", &self.adds_bos)
+            .field("ends", &self.ends)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SentencePiece {
+    pub(super) fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
+        let (tokens, found) = (vocabulary.tokens.len(), vocabulary.scores.len());
+        if found != tokens {
+            return Err(TokenizerError::Scores { found, tokens });
+        }
+        Ok(Self {
+            literals: Literals::new(vocabulary)?,
+            pieces: pieces(vocabulary),
+            ranks: ranks(&vocabulary.scores),
+            bytes: bytes(vocabulary),
+            unknown: vocabulary.unknown,
+            prefix: vocabulary.add_space_prefix.unwrap_or(true),
+            bos: vocabulary.bos,
+            adds_bos: vocabulary.add_bos.unwrap_or(true),
+            ends: vocabulary.eos_ids.clone(),
+        })
+    }
+
+    /// Asks now and then whether anybody still wants the ids.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        for piece in self.literals.cut(text) {
+            match piece {
+                Piece::Token(id) => ids.push(id),
+                Piece::Text { at, text } => self.encode_text(at, text, wanted, &mut ids)?,
+            }
+        }
+        Ok(ids)
+    }
+
+    fn encode_text(
+        &self,
+        at: usize,
+        text: &str,
+        wanted: &dyn Fn() -> bool,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let plain = self.plain(text);
+        let mut chain = Chain::new(self, &plain);
+        chain.merge(wanted)?;
+        for symbol in chain.symbols.iter().filter(|symbol| symbol.length > 0) {
+            if symbol.id == NONE {
+                let place = || at + self.place(text, &plain, symbol.start as usize);
+                self.spell(chain.text(symbol), place, ids)?;
+            } else {
+                ids.push(symbol.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// A text as tokens have it.
+    fn plain<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match (self.prefix, text.contains(SPACE)) {
+            (false, false) => text.into(),
+            (true, false) => format!(" {text}").into(),
+            (prefix, true) => {
+                let text = text.replace(SPACE, " ");
+                if prefix { format!(" {text}").into() } else { text.into() }
+            }
+        }
+    }
+
+    /// The place in a text of what is at `start` in its plain form.
+    fn place(&self, text: &str, plain: &str, start: usize) -> usize {
+        let characters = plain[..start].chars().count().saturating_sub(usize::from(self.prefix));
+        text.char_indices().nth(characters).map_or(text.len(), |(at, _)| at)
+    }
+
+    /// A character that no token has.
+    fn spell(
+        &self,
+        character: &[u8],
+        place: impl FnOnce() -> usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let tokens = character.iter().map(|&byte| self.bytes[usize::from(byte)]);
+        match (tokens.collect::<Option<Vec<u32>>>(), self.unknown) {
+            (Some(tokens), _) => ids.extend(tokens),
+            (None, Some(unknown)) => ids.push(unknown),
+            (None, None) => {
+                return Err(TokenizerError::NoToken { byte: character[0], at: place() });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
+        self.pieces.bytes(id)
+    }
+
+    pub(super) fn vocab(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub(super) fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    pub(super) fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+}
+
+/// What each token stands for. Those that have a name or are a byte are not found in ordinary text.
+fn pieces(vocabulary: &GgufVocabulary) -> Pieces {
+    let kind = |id| vocabulary.token_types.get(id).copied().unwrap_or_default();
+    Pieces::new(vocabulary.tokens.iter().enumerate().map(|(id, text)| {
+        match (kind(id), byte(text)) {
+            (BYTE, Some(byte)) => (vec![byte], false),
+            (kind, _) if is_literal(kind) => (text.clone().into_bytes(), false),
+            _ => (text.replace(SPACE, " ").into_bytes(), !text.is_empty()),
+        }
+    }))
+}
+
+/// The byte that a token's name (`<0x0A>`) spells.
+fn byte(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
+}
+
+fn bytes(vocabulary: &GgufVocabulary) -> Box<[Option<u32>; 256]> {
+    let mut bytes = Box::new([None; 256]);
+    for (id, text) in (0..).zip(&vocabulary.tokens) {
+        if let Some(byte) = byte(text) {
+            bytes[usize::from(byte)].get_or_insert(id);
+        }
+    }
+    bytes
+}
+
+/// Places in the order of the scores, from the highest.
+fn ranks(scores: &[f32]) -> Box<[u32]> {
+    // Adding 0 makes one zero of two.
+    let score = |id: u32| scores[id as usize] + 0.0;
+    let mut ids: Vec<u32> = (0..scores.len() as u32).collect();
+    ids.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+    let mut ranks = vec![0; scores.len()];
+    let mut rank = 0;
+    for pair in ids.windows(2) {
+        rank += u32::from(score(pair[0]) != score(pair[1]));
+        ranks[pair[1] as usize] = rank;
+    }
+    ranks.into()
+}
+
+/// A run of characters that have been joined.
+struct Symbol {
+    start: u32,
+    /// In bytes; 0 once it is part of the one before it.
+    length: u32,
+    before: u32,
+    after: u32,
+    /// The token that it is.
+    id: u32,
+}
+
+/// Two neighbours that together are a token. The order is the order of joining.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    rank: u32,
+    left: u32,
+    right: u32,
+    /// Of both, in bytes: another length means that one of them is no longer what it was.
+    length: u32,
+    id: u32,
+}
+
+/// A text on its way to tokens.
+struct Chain<'a> {
+    tokenizer: &'a SentencePiece,
+    text: &'a [u8],
+    symbols: Vec<Symbol>,
+    candidates: BinaryHeap<Reverse<Candidate>>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(tokenizer: &'a SentencePiece, text: &'a str) -> Self {
+        let symbol = |(at, (start, character)): (usize, (usize, char))| {
+            let (start, length) = (start as u32, character.len_utf8() as u32);
+            let bytes = &text.as_bytes()[start as usize..(start + length) as usize];
+            let id = tokenizer.pieces.find(bytes).unwrap_or(NONE);
+            Symbol { start, length, before: (at as u32).wrapping_sub(1), after: at as u32 + 1, id }
+        };
+        let mut symbols: Vec<Symbol> = text.char_indices().enumerate().map(symbol).collect();
+        if let Some(last) = symbols.last_mut() {
+            last.after = NONE;
+        }
+        let mut chain =
+            Self { tokenizer, text: text.as_bytes(), symbols, candidates: BinaryHeap::new() };
+        (1..chain.symbols.len() as u32).for_each(|right| chain.propose(right - 1, right));
+        chain
+    }
+
+    fn text(&self, symbol: &Symbol) -> &'a [u8] {
+        &self.text[symbol.start as usize..(symbol.start + symbol.length) as usize]
+    }
+
+    /// Joins until nothing more can be joined.
+    fn merge(&mut self, wanted: &dyn Fn() -> bool) -> Result<(), TokenizerError> {
+        for count in 0.. {
+            if count % PATIENCE == 0 && !wanted() {
+                return Err(TokenizerError::Unwanted);
+            }
+            let Some(Reverse(candidate)) = self.candidates.pop() else { break };
+            self.join(&candidate);
+        }
+        Ok(())
+    }
+
+    /// Joins two symbols, unless one of them has changed since they were proposed.
+    fn join(&mut self, &Candidate { left, right, length, id, .. }: &Candidate) {
+        let [first, second] = [left, right].map(|at| self.symbols[at as usize].length);
+        if first == 0 || second == 0 || first + second != length {
+            return;
+        }
+        let Symbol { after, .. } = std::mem::replace(&mut self.symbols[right as usize], VANISHED);
+        let symbol = &mut self.symbols[left as usize];
+        (symbol.length, symbol.after, symbol.id) = (length, after, id);
+        let before = symbol.before;
+        if after != NONE {
+            self.symbols[after as usize].before = left;
+            self.propose(left, after);
+        }
+        if before != NONE {
+            self.propose(before, left);
+        }
+    }
+
+    /// Makes a candidate of two neighbours if together they are a token.
+    fn propose(&mut self, left: u32, right: u32) {
+        let [first, second] = [left, right].map(|at| &self.symbols[at as usize]);
+        let length = first.length + second.length;
+        let text = &self.text[first.start as usize..(first.start + length) as usize];
+        if let Some(id) = self.tokenizer.pieces.find(text) {
+            let rank = self.tokenizer.ranks[id as usize];
+            self.candidates.push(Reverse(Candidate { rank, left, right, length, id }));
+        }
+    }
+}
+
+/// A symbol that has become part of another.
+const VANISHED: Symbol = Symbol { start: 0, length: 0, before: NONE, after: NONE, id: NONE };
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests;
