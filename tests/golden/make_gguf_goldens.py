@@ -6,9 +6,9 @@
 GOLDEN is the folder of golden files (it holds hf/llama and hf/llama3rope), OUT the folder to write.
 
 The models are those of hf/llama and hf/llama3rope, written as GGUF: Q and K rows permuted for
-interleaved rotary pairs, norms in F32. The plain 32-element types and BF16 come from the gguf
-package's quantiser, the K-quants from llama.cpp's `llama_model_quantize` ("pure": every matrix of
-one type).
+interleaved rotary pairs, norms in F32. Most 32-element types and BF16 come from the gguf
+package's quantiser, the K-quants and the IQ types from llama.cpp's `llama_model_quantize` ("pure":
+every matrix of one type).
 
 The oracle is a float32 numpy forward over the weights as the gguf package dequantises them. It
 first proves itself: on F32 files it must give the logits that mlx-lm and transformers gave for the
@@ -33,11 +33,18 @@ PLAIN = {
     "llama3rope-Q5_1": ("llama3rope", Type.Q5_1),
 }
 
-#: file stem: (model, llama.cpp's file type)
-K_QUANTS = {
+#: file stem: (model, llama.cpp's file type, weight type)
+QUANTS = {
+    "llama-Q2_K": ("llama", "LLAMA_FTYPE_MOSTLY_Q2_K", Type.Q2_K),
+    "llama-Q3_K": ("llama", "LLAMA_FTYPE_MOSTLY_Q3_K_S", Type.Q3_K),
     "llama-Q5_K": ("llama", "LLAMA_FTYPE_MOSTLY_Q5_K_S", Type.Q5_K),
     "llama-Q6_K": ("llama", "LLAMA_FTYPE_MOSTLY_Q6_K", Type.Q6_K),
+    "llama3rope-IQ4_NL": ("llama3rope", "LLAMA_FTYPE_MOSTLY_IQ4_NL", Type.IQ4_NL),
+    "llama-IQ4_XS": ("llama", "LLAMA_FTYPE_MOSTLY_IQ4_XS", Type.IQ4_XS),
 }
+
+#: Files with one layer only, so that they are small.
+ONE_LAYER = {"llama3rope-BF16", "llama-Q2_K", "llama-Q3_K", "llama3rope-IQ4_NL", "llama-IQ4_XS"}
 
 LAST = 8
 GREEDY = 48
@@ -47,12 +54,16 @@ def main(golden: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     cases = {}
     for stem, (model, kind) in PLAIN.items():
-        write_gguf(golden / "hf" / model, out / f"{stem}.gguf", kind)
+        write_gguf(golden / "hf" / model, out / f"{stem}.gguf", kind, layers(stem))
         cases[stem] = case(golden / "hf" / model, out, stem)
-    for stem, (model, file_type, kind) in K_QUANTS.items():
-        quantize(golden / "hf" / model, out / f"{stem}.gguf", file_type, kind)
+    for stem, (model, file_type, kind) in QUANTS.items():
+        quantize(golden / "hf" / model, out / f"{stem}.gguf", file_type, kind, layers(stem))
         cases[stem] = case(golden / "hf" / model, out, stem)
     (out / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+
+
+def layers(stem: str) -> int | None:
+    return 1 if stem in ONE_LAYER else None
 
 
 # --- the checkpoint ---------------------------------------------------------------------------
@@ -108,13 +119,14 @@ def rope_factors(config: dict) -> np.ndarray | None:
 # --- GGUF -------------------------------------------------------------------------------------
 
 
-def write_gguf(model: Path, path: Path, kind: Type) -> None:
+def write_gguf(model: Path, path: Path, kind: Type, layers: int | None = None) -> None:
     config = json.loads((model / "config.json").read_text())
+    layers = layers or config["num_hidden_layers"]
     writer = gguf.GGUFWriter(path, "llama")
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
@@ -124,6 +136,8 @@ def write_gguf(model: Path, path: Path, kind: Type) -> None:
     write_tokenizer(writer, model, config)
     for name, values in safetensors(model / "model.safetensors").items():
         name, values = renamed(name, values, heads, kv_heads)
+        if name.startswith("blk.") and int(name.split(".")[1]) >= layers:
+            continue
         plain = kind if values.ndim == 2 else Type.F32
         writer.add_tensor(name, gguf.quants.quantize(values, plain), raw_dtype=plain)
     factors = rope_factors(config)
@@ -175,12 +189,12 @@ def write_tokenizer(writer: gguf.GGUFWriter, model: Path, config: dict) -> None:
     writer.add_add_bos_token(config["bos_token_id"] is not None)
 
 
-def quantize(model: Path, path: Path, file_type: str, kind: Type) -> None:
+def quantize(model: Path, path: Path, file_type: str, kind: Type, layers: int | None) -> None:
     import llama_cpp
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "F32.gguf"
-        write_gguf(model, source, Type.F32)
+        write_gguf(model, source, Type.F32, layers)
         params = llama_cpp.llama_model_quantize_default_params()
         params.ftype = getattr(llama_cpp, file_type)
         params.pure = True

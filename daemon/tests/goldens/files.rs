@@ -40,14 +40,38 @@ pub(crate) fn json(name: &str) -> Value {
 
 /// SmolLM2-135M-Instruct in Q4_1.
 pub(crate) fn smollm2() -> Option<Vec<u8>> {
-    let named = std::env::var_os("TINYGPT_REAL_MODEL").map(PathBuf::from);
     let usual = workspace().join("target/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let path = named.unwrap_or(usual);
-    let model = std::fs::read(&path);
-    if let Err(error) = &model {
-        skip(&format!("SmolLM2 ($TINYGPT_REAL_MODEL, {}): {error}", path.display()));
+    named("TINYGPT_REAL_MODEL", usual)
+}
+
+/// Gemma 3 270M in Q4_K_M, beside SmolLM2.
+pub(crate) fn gemma3() -> Option<Vec<u8>> {
+    const FILE: &str = "gemma-3-270m-q4_k_m.gguf";
+    let smollm2 = std::env::var_os("TINYGPT_REAL_MODEL").map(PathBuf::from);
+    let beside = smollm2.map(|model| model.with_file_name(FILE));
+    let usual = workspace().join("target/models").join(FILE);
+    named("TINYGPT_GEMMA_MODEL", beside.filter(|path| path.exists()).unwrap_or(usual))
+}
+
+/// A file that `tests/make-gguf-cases.py` makes.
+pub(crate) fn gguf_case(name: &str) -> Option<Vec<u8>> {
+    let named = std::env::var_os("TINYGPT_GGUF_CASES").map(PathBuf::from);
+    let folder = named.unwrap_or_else(|| workspace().join("target/gguf-cases"));
+    present(&folder.join(name))
+}
+
+/// The file that a variable names, or the one at its usual place.
+fn named(variable: &str, usual: PathBuf) -> Option<Vec<u8>> {
+    present(&std::env::var_os(variable).map_or(usual, PathBuf::from))
+}
+
+/// A large file that not everybody has.
+fn present(path: &Path) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(path);
+    if let Err(error) = &bytes {
+        skip(&format!("{}: {error}", path.display()));
     }
-    model.ok()
+    bytes.ok()
 }
 
 /// Token ids in a JSON array.

@@ -1,15 +1,16 @@
 //! Model files, tokenizers and whole models against reference results.
 //!
 //! Small golden files lie in `tests/golden`; `TINYGPT_GOLDEN` names the folder of the full set.
-//! The one real model is found through `TINYGPT_REAL_MODEL` or in `target/models`.
+//! Real models are found through `TINYGPT_REAL_MODEL` or in `target/models`; what
+//! `tests/make-gguf-cases.py` makes, through `TINYGPT_GGUF_CASES` or in `target/gguf-cases`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod builtin;
 mod files;
 mod gguf;
+mod real;
 mod runner;
-mod smollm2;
 mod tinygpt;
 mod tokenizer;
 mod weights;

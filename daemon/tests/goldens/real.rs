@@ -1,4 +1,4 @@
-//! A real model, SmolLM2-135M-Instruct in Q4_1, against two oracles.
+//! Real models, SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, against oracles.
 //!
 //! The first is llama.cpp, which rounds activations to 8 bits in every product: its
 //! log-probabilities are up to 0.4 away from exact ones. The second computes in f32 on dequantised
@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use crate::files::{floats, ids, json, smollm2};
+use crate::files::{find, floats, gemma3, ids, json, smollm2};
 use crate::runner::{Runner, argmax};
 
 /// Log-probabilities of the 20 best ids, against llama.cpp.
@@ -37,7 +37,21 @@ fn distance(logits: &[f32], oracle: &Value) -> f32 {
 fn smollm2_has_both_oracles_probabilities_and_llama_cpps_clear_choices() {
     let Some(model) = smollm2() else { return };
     let golden = json("gguf_public/smollm2-135m-instruct-q4_1/cases.json");
+    let cases = golden["cases"].as_array().unwrap();
     for mut runner in Runner::everywhere(&model) {
+        cases.iter().for_each(|case| check(&mut runner, case));
+        cases.iter().for_each(|case| check_exact(&mut runner, case));
+    }
+    let mut rounding = Runner::fast(&model);
+    cases.iter().for_each(|case| check(&mut rounding, case));
+}
+
+#[test]
+fn gemma3_has_llama_cpps_probabilities_and_clear_choices_in_both_numerics() {
+    let Some(model) = gemma3() else { return };
+    let Some(golden) = find("gguf_public/gemma3-270m-q4_k_m/cases.json") else { return };
+    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    for mut runner in [Runner::exact(&model), Runner::fast(&model)] {
         golden["cases"].as_array().unwrap().iter().for_each(|case| check(&mut runner, case));
     }
 }
@@ -47,13 +61,16 @@ fn check(runner: &mut Runner, case: &Value) {
     let mut logits = runner.prompt(&ids(&case["ids"]));
     let rounded = distance(&logits, case);
     assert!(rounded <= ROUNDED, "{name}: {rounded} from llama.cpp");
-    if let Some(second) = case.get("second_oracle").filter(|second| !second.is_null()) {
-        let exact = distance(&logits, second);
-        assert!(exact <= EXACT, "{name}: {exact} from exact arithmetic");
-    }
     let greedy = ids(&case["greedy_ids"]).into_iter().zip(floats(&case["greedy_margin"]));
     for (step, (id, margin)) in greedy.enumerate() {
         assert!(argmax(&logits) == id || margin < CLEAR, "{name} step {step}: margin {margin}");
         logits = runner.feed(&[id], 1).remove(0);
     }
+}
+
+/// Against the second oracle, of the cases that have it.
+fn check_exact(runner: &mut Runner, case: &Value) {
+    let Some(second) = case.get("second_oracle").filter(|second| !second.is_null()) else { return };
+    let exact = distance(&runner.prompt(&ids(&case["ids"])), second);
+    assert!(exact <= EXACT, "{}: {exact} from exact arithmetic", case["name"]);
 }

@@ -24,13 +24,27 @@ impl Runner {
         [Choice::Cpu, Choice::CandleCpu].map(|choice| Self::on(choice, file))
     }
 
-    /// A model from the bytes of its file, caching plain f32.
+    /// The model with weights and rows as integers, on this processor.
+    pub(crate) fn fast(file: &[u8]) -> Self {
+        Self::with(Choice::Cpu, Numerics::Fast, file)
+    }
+
+    /// The model as exactly as this processor computes it.
+    pub(crate) fn exact(file: &[u8]) -> Self {
+        Self::on(Choice::Cpu, file)
+    }
+
     fn on(choice: Choice, file: &[u8]) -> Self {
+        Self::with(choice, Numerics::Exact, file)
+    }
+
+    /// A model from the bytes of its file, caching plain f32.
+    fn with(choice: Choice, numerics: Numerics, file: &[u8]) -> Self {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()));
         let machine = Machine { pool, device: choice.open(1 << 30).unwrap() };
         let weights = load(file, &machine.pool).unwrap().weights;
         let Dimensions { vocab, layers, .. } = weights.dimensions();
-        let model = machine.assemble(weights, Numerics::Exact).unwrap();
+        let model = machine.assemble(weights, numerics).unwrap();
         let layout = Arc::new(Layout::new(Codec::F32, &layers));
         let (slabs, seq) = (Slabs::new(&layout), KvSeq::new(layout));
         Self { model, vocab, slabs, seq }

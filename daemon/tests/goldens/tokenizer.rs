@@ -10,22 +10,27 @@ use tinygpt_kernels::Pool;
 use tinygptd::model::load::{GgufVocabulary, Vocabulary, load};
 use tinygptd::text::{Detokenizer, Tokenizer};
 
-use crate::files::{ids, json, read, smollm2};
+use crate::files::{find, gemma3, ids, json, read, smollm2};
 
-fn vocabulary(model: &[u8]) -> Vocabulary {
-    load(model, &Pool::new(NonZeroUsize::MIN)).unwrap().vocabulary
+fn vocabulary(model: &[u8]) -> GgufVocabulary {
+    match load(model, &Pool::new(NonZeroUsize::MIN)).unwrap().vocabulary {
+        Vocabulary::Gguf(vocabulary) => vocabulary,
+        other => panic!("{other:?} is not of a GGUF file"),
+    }
 }
 
-fn tokenizer(model: &[u8]) -> Tokenizer {
-    Tokenizer::new(&vocabulary(model)).unwrap()
+/// The tokenizer of a vocabulary after a change.
+fn tokenizer(file: &GgufVocabulary, change: impl FnOnce(&mut GgufVocabulary)) -> Tokenizer {
+    let mut file = file.clone();
+    change(&mut file);
+    Tokenizer::new(&Vocabulary::Gguf(file)).unwrap()
 }
 
-/// A tokenizer to which the names of all tokens are ordinary text.
-fn nameless(model: &[u8], pre: Option<&str>) -> Tokenizer {
-    let Vocabulary::Gguf(file) = vocabulary(model) else { panic!("a GGUF file") };
-    let pre = pre.map(str::to_owned).or(file.pre);
-    let vocabulary = GgufVocabulary { pre, token_types: Vec::new(), ..file };
-    Tokenizer::new(&Vocabulary::Gguf(vocabulary)).unwrap()
+fn unchanged(_: &mut GgufVocabulary) {}
+
+/// Makes the names of control tokens ordinary text; those that makers added keep their names.
+fn nameless(file: &mut GgufVocabulary) {
+    file.token_types.iter_mut().filter(|kind| **kind == 3).for_each(|kind| *kind = 1);
 }
 
 fn strings(golden: &Value) -> impl Iterator<Item = (&Value, &str)> {
@@ -34,7 +39,7 @@ fn strings(golden: &Value) -> impl Iterator<Item = (&Value, &str)> {
 
 /// A GGUF vocabulary against the ids of the tokenizer.json that it was made from.
 fn check_hugging_face(model: &str, golden: &str) {
-    let tokenizer = tokenizer(&read(model));
+    let tokenizer = tokenizer(&vocabulary(&read(model)), unchanged);
     for (case, text) in strings(&json(golden)) {
         let expected = ids(&case["ids"]);
         assert_eq!(tokenizer.encode(text).unwrap(), expected, "{text:?}");
@@ -61,7 +66,8 @@ fn a_llama3_vocabulary_has_the_ids_of_its_tokenizer_json() {
 #[test]
 fn smollm2_has_llama_cpps_ids() {
     let Some(model) = smollm2() else { return };
-    let (nameless, tokenizer) = (nameless(&model, None), tokenizer(&model));
+    let file = vocabulary(&model);
+    let (nameless, tokenizer) = (tokenizer(&file, nameless), tokenizer(&file, unchanged));
     let golden = json("tokenizer/smollm2-135m-instruct-q4_1.json");
     for (case, text) in strings(&golden) {
         assert_eq!(nameless.encode(text).unwrap(), ids(&case["ids_plain"]), "{text:?}");
@@ -75,7 +81,38 @@ fn smollm2_has_llama_cpps_ids() {
         let Some(text) = chat["expected"].as_str() else { continue };
         assert_eq!(tokenizer.encode(text).unwrap(), ids(&chat["ids"]), "{text:?}");
     }
-    assert_eq!((tokenizer.bos(), tokenizer.ends()), (Some(1), &[2][..]));
+    assert_eq!((tokenizer.bos(), tokenizer.ends()), (Some(1), &[2, 0][..]));
+}
+
+#[test]
+fn gemma3_has_llama_cpps_ids() {
+    let Some(model) = gemma3() else { return };
+    let Some(golden) = find("tokenizer/gemma3-270m-q4_k_m.json") else { return };
+    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let file = vocabulary(&model);
+    let (nameless, tokenizer) = (tokenizer(&file, nameless), tokenizer(&file, unchanged));
+    for (case, text) in strings(&golden) {
+        assert_eq!(nameless.encode(text).unwrap(), ids(&case["ids_plain"]), "{text:?}");
+        let expected = ids(&case["ids_parse_special"]);
+        assert_eq!(tokenizer.encode(text).unwrap(), expected, "{text:?}");
+        let prompt = tokenizer.encode_prompt(text).unwrap();
+        assert_eq!(prompt, ids(&case["ids_add_special"]), "{text:?}");
+        assert_eq!(tokenizer.decode(&expected), text);
+    }
+    assert_eq!((tokenizer.bos(), tokenizer.ends()), (Some(2), &[1, 106][..]));
+    check_pieces(tokenizer);
+}
+
+#[test]
+fn a_space_before_every_text_gives_llama_cpps_ids() {
+    let Some(model) = gemma3() else { return };
+    let tokenizer = tokenizer(&vocabulary(&model), |file| file.add_space_prefix = Some(true));
+    let golden = json("tokenizer/prefix.json");
+    let texts = golden["strings"].as_array().unwrap();
+    for (text, expected) in texts.iter().zip(golden["ids"].as_array().unwrap()) {
+        let text = text.as_str().unwrap();
+        assert_eq!(tokenizer.encode(text).unwrap(), ids(expected), "{text:?}");
+    }
 }
 
 #[test]
@@ -84,8 +121,10 @@ fn every_way_of_cutting_words_has_llama_cpps_ids() {
     let golden = json("tokenizer/pre.json");
     let strings: Vec<&str> =
         golden["strings"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let mut file = vocabulary(&model);
+    nameless(&mut file);
     for (pre, expected) in golden["ids"].as_object().unwrap() {
-        let tokenizer = nameless(&model, Some(pre));
+        let tokenizer = tokenizer(&file, |file| file.pre = Some(pre.clone()));
         for (text, expected) in strings.iter().zip(expected.as_array().unwrap()) {
             let found = tokenizer.encode(text).unwrap();
             assert_eq!(found, ids(expected), "{pre}: {text:?}");
@@ -95,7 +134,12 @@ fn every_way_of_cutting_words_has_llama_cpps_ids() {
 
 #[test]
 fn pieces_of_any_ids_of_a_real_vocabulary_are_the_decoded_whole() {
-    let tokenizer = Arc::new(tokenizer(&read("gguf_tiny/llama3rope/F16.gguf")));
+    let file = vocabulary(&read("gguf_tiny/llama3rope/F16.gguf"));
+    check_pieces(tokenizer(&file, unchanged));
+}
+
+fn check_pieces(tokenizer: Tokenizer) {
+    let tokenizer = Arc::new(tokenizer);
     let any_ids = proptest::collection::vec(0..tokenizer.vocab() as u32 + 2, 0..40);
     let check = |ids: Vec<u32>| {
         let mut stream = Detokenizer::new(tokenizer.clone());

@@ -89,6 +89,8 @@ fn every_weight_type_has_the_oracles_values() {
         "gguf/llama3rope-Q5_1.gguf",
         "gguf/llama-Q5_K.gguf",
         "gguf/llama-Q6_K.gguf",
+        "gguf/llama-Q2_K.gguf",
+        "gguf/llama-Q3_K.gguf",
     ] {
         check(&read(file));
     }

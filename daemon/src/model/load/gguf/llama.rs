@@ -1,231 +1,198 @@
-//! The Llama architecture: its keys, its tensors.
+//! The Llama family: what distinguishes its members in a file, and its tensors.
 
 use tinygpt_kernels::Convention;
 
-use super::metadata::Metadata;
+use super::keys::Keys;
+use super::rope;
 use super::tensors::Tensors;
-use super::value::Value;
+use crate::kv::layout::Window;
 use crate::model::load::{
-    Attention, LayerPlan, LlamaBlock, LlamaConfig, LlamaWeights, LoadError, RopeConfig,
+    Attention, LayerPlan, Linear, LlamaBlock, LlamaConfig, LlamaWeights, LoadError,
 };
 
-/// Keys under `llama.` that are read below, or say nothing about the arithmetic.
-const KNOWN: [&str; 16] = [
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.layer_norm_rms_epsilon",
-    "attention.value_length",
-    "block_count",
-    "context_length",
-    "embedding_length",
-    "feed_forward_length",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.scaling.factor",
-    "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
-    "rope.scaling.type",
-    "vocab_size",
+/// Largest head that is believed.
+const HEAD: usize = 1 << 14;
+
+/// A member of the family.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// As files name it.
+    pub(super) name: &'static str,
+    /// Which elements turn together: converters put the rows of some members in another order.
+    pub(super) convention: Convention,
+    /// Whether heads are normalised before they turn.
+    pub(super) normalised: bool,
+    /// Whether a part of a head may be left as it is.
+    partial: bool,
+    /// Whether all layers may have a window.
+    windowed: bool,
+    /// Every so many layers there is one that is not told positions.
+    silent: Option<usize>,
+}
+
+impl Member {
+    const fn new(name: &'static str, convention: Convention) -> Self {
+        Self { name, convention, normalised: false, partial: false, windowed: false, silent: None }
+    }
+
+    /// Gemma 3, as far as it is a Llama.
+    pub(super) const GEMMA3: Self =
+        Self { normalised: true, ..Self::new("gemma3", Convention::HalfSplit) };
+}
+
+/// The members that can run; Mistral's files say `llama`. llama.cpp does not look at Phi-3's window,
+/// the model's authors do.
+pub(super) static MEMBERS: [Member; 5] = [
+    Member { windowed: true, ..Member::new("llama", Convention::Interleaved) },
+    Member { silent: Some(4), ..Member::new("smollm3", Convention::Interleaved) },
+    Member::new("qwen2", Convention::HalfSplit),
+    Member { normalised: true, ..Member::new("qwen3", Convention::HalfSplit) },
+    Member { partial: true, windowed: true, ..Member::new("phi3", Convention::HalfSplit) },
 ];
-
-/// Base of the rotary frequencies in files that do not say.
-const ROPE_BASE: f32 = 10_000.0;
-
-/// Longest context that is believed.
-const CONTEXT: usize = 1 << 20;
-
-/// Most layers that are believed.
-const LAYERS: usize = 1 << 12;
 
 /// The dimensions, checked against each other; `vocab` is the number of tokens in the file.
 pub(super) fn config(
-    metadata: &Metadata<'_>,
+    member: &Member,
+    keys: &Keys<'_>,
     tensors: &mut Tensors<'_>,
     vocab: usize,
 ) -> Result<LlamaConfig, LoadError> {
-    refuse_unknown_keys(metadata)?;
-    refuse_rope_scaling(metadata)?;
-    let heads = positive(metadata, "llama.attention.head_count")?;
-    let kv_heads = optional(metadata, "llama.attention.head_count_kv")?.unwrap_or(heads);
-    let width = positive(metadata, "llama.embedding_length")?;
-    expect(heads.is_multiple_of(kv_heads), "llama.attention.head_count_kv", kv_heads, || {
-        format!("a divisor of the {heads} heads")
-    })?;
-    let head_dim = head_dim(metadata, width, heads)?;
-    let stated = optional(metadata, "llama.vocab_size")?.unwrap_or(vocab);
-    expect(stated == vocab, "llama.vocab_size", stated, || {
-        format!("the {vocab} tokens of the vocabulary")
-    })?;
-    let layers = positive(metadata, "llama.block_count")?;
-    expect(layers <= LAYERS, "llama.block_count", layers, || format!("at most {LAYERS}"))?;
-    let rope = RopeConfig {
-        base: metadata.optional_float("llama.rope.freq_base")?.unwrap_or(ROPE_BASE).into(),
-        convention: Convention::Interleaved,
-        dims: head_dim,
-        factors: rope_factors(tensors, head_dim)?,
-        attention_factor: 1.0,
-    };
+    let (heads, kv_heads) = keys.heads()?;
+    let width = keys.size("embedding_length")?;
+    let head_dim = head_dim(keys, width, heads)?;
+    let turned = turned(member, keys, head_dim)?;
+    keys.check_vocab(vocab)?;
+    let (layers, context) = (keys.layers()?, keys.context()?);
+    let window = if member.windowed { window(keys, context)? } else { Window::Full };
     Ok(LlamaConfig {
         layers,
         heads,
         kv_heads,
         width,
-        mlp: positive(metadata, "llama.feed_forward_length")?,
+        mlp: keys.size("feed_forward_length")?,
         head_dim,
-        context: context(metadata)?,
+        context,
         vocab,
-        eps: metadata.float("llama.attention.layer_norm_rms_epsilon")?,
-        ropes: vec![rope],
-        plan: vec![LayerPlan::PLAIN; layers],
+        eps: keys.float("attention.layer_norm_rms_epsilon")?,
+        ropes: vec![rope::read(keys, tensors, member.convention, turned, context)?],
+        plan: (0..layers).map(|layer| plan(member, window, layer)).collect(),
     })
 }
 
-/// One head size for queries, keys and values, all of it rotated.
-fn head_dim(metadata: &Metadata<'_>, width: usize, heads: usize) -> Result<usize, LoadError> {
-    let head_dim = match optional(metadata, "llama.attention.key_length")? {
+fn plan(member: &Member, window: Window, layer: usize) -> LayerPlan {
+    let silent = member.silent.is_some_and(|every| (layer + 1).is_multiple_of(every));
+    LayerPlan { rope: (!silent).then_some(0), window }
+}
+
+/// What the file says that a query sees. No window is as wide as the context.
+pub(super) fn window(keys: &Keys<'_>, context: usize) -> Result<Window, LoadError> {
+    let tokens = keys.size_or_zero("attention.sliding_window")?;
+    Ok(tokens.filter(|&tokens| tokens < context).map_or(Window::Full, Window::Sliding))
+}
+
+/// One head size for queries, keys and values.
+fn head_dim(keys: &Keys<'_>, width: usize, heads: usize) -> Result<usize, LoadError> {
+    const KEY: &str = "attention.key_length";
+    let head_dim = match keys.optional_size(KEY)? {
         Some(head_dim) => head_dim,
-        None if width.is_multiple_of(heads) => width / heads,
         None => {
-            return expect(false, "llama.embedding_length", width, || {
+            keys.expect(width.is_multiple_of(heads), "embedding_length", width, || {
                 format!("a multiple of the {heads} heads")
-            })
-            .map(|()| 0);
+            })?;
+            width / heads
         }
     };
-    expect(head_dim.is_multiple_of(2), "the head size", head_dim, || "even".into())?;
-    for key in ["llama.attention.value_length", "llama.rope.dimension_count"] {
-        let found = optional(metadata, key)?.unwrap_or(head_dim);
-        expect(found == head_dim, key, found, || format!("the head size, {head_dim}"))?;
-    }
+    keys.expect(head_dim.is_multiple_of(2) && head_dim <= HEAD, KEY, head_dim, || {
+        format!("even and at most {HEAD}")
+    })?;
+    const VALUES: &str = "attention.value_length";
+    let values = keys.optional_size(VALUES)?.unwrap_or(head_dim);
+    keys.expect(values == head_dim, VALUES, values, || format!("the head size, {head_dim}"))?;
     Ok(head_dim)
 }
 
-fn context(metadata: &Metadata<'_>) -> Result<usize, LoadError> {
-    const KEY: &str = "llama.context_length";
-    let found = positive(metadata, KEY)?;
-    expect(found <= CONTEXT, KEY, found, || format!("at most {CONTEXT}"))?;
-    Ok(found)
-}
-
-fn rope_factors(tensors: &mut Tensors<'_>, head_dim: usize) -> Result<Option<Vec<f32>>, LoadError> {
-    const NAME: &str = "rope_freqs.weight";
-    if !tensors.contains(NAME) {
-        return Ok(None);
-    }
-    let factors = tensors.vector(NAME, head_dim / 2)?;
-    match factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
-        None => Ok(Some(factors)),
-        Some(factor) => Err(LoadError::OutOfRange {
-            what: format!("a factor in tensor \"{NAME}\""),
-            found: factor.to_string(),
-            expected: "positive and finite".into(),
-        }),
-    }
-}
-
-/// A key that this reader does not know may change the arithmetic, unless its value is neutral.
-fn refuse_unknown_keys(metadata: &Metadata<'_>) -> Result<(), LoadError> {
-    for key in metadata.keys() {
-        let Some(part) = key.strip_prefix("llama.") else { continue };
-        match metadata.get(key) {
-            Some(value) if !KNOWN.contains(&part) && !neutral(part, value) => {
-                return Err(unsupported(key, value.describe()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Values that say of a feature that it is not used.
-fn neutral(part: &str, value: Value<'_>) -> bool {
-    match part {
-        "expert_count" | "expert_used_count" | "attention.sliding_window" => {
-            matches!(value, Value::Unsigned(0) | Value::Signed(0))
-        }
-        "attention.causal" => value == Value::Bool(true),
-        // Checkpoints in the original layout and in the permuted one are stored alike.
-        "tensor_data_layout" => value == Value::String(b"Meta AI original pth"),
-        _ => false,
-    }
-}
-
-/// A scaling factor without a type means linear scaling.
-fn refuse_rope_scaling(metadata: &Metadata<'_>) -> Result<(), LoadError> {
-    const TYPE: &str = "llama.rope.scaling.type";
-    const FACTOR: &str = "llama.rope.scaling.factor";
-    let factor = metadata.optional_float(FACTOR)?.unwrap_or(1.0);
-    match metadata.optional_text(TYPE)? {
-        Some("none") => Ok(()),
-        None | Some("linear") if factor == 0.0 || factor == 1.0 => Ok(()),
-        None => Err(unsupported(FACTOR, factor.to_string())),
-        Some(found) => Err(unsupported(TYPE, format!("\"{found}\" with factor {factor}"))),
-    }
-}
-
-fn positive(metadata: &Metadata<'_>, key: &str) -> Result<usize, LoadError> {
-    let found = metadata.size(key)?;
-    expect(found > 0, key, found, || "positive".into()).map(|()| found)
-}
-
-fn optional(metadata: &Metadata<'_>, key: &str) -> Result<Option<usize>, LoadError> {
-    metadata.get(key).map(|_| positive(metadata, key)).transpose()
-}
-
-fn expect(
-    holds: bool,
-    what: &str,
-    found: usize,
-    expected: impl FnOnce() -> String,
-) -> Result<(), LoadError> {
-    if holds {
-        return Ok(());
-    }
-    Err(LoadError::OutOfRange { what: what.into(), found: found.to_string(), expected: expected() })
-}
-
-fn unsupported(key: &str, detail: String) -> LoadError {
-    LoadError::Unsupported { what: format!("metadata key \"{key}\""), detail }
+/// Elements of a head that turn.
+fn turned(member: &Member, keys: &Keys<'_>, head_dim: usize) -> Result<usize, LoadError> {
+    const KEY: &str = "rope.dimension_count";
+    let turned = keys.optional_size(KEY)?.unwrap_or(head_dim);
+    let whole = turned == head_dim;
+    let part = member.partial && turned < head_dim && turned.is_multiple_of(2);
+    keys.expect(whole || part, KEY, turned, || format!("the head size, {head_dim}"))?;
+    Ok(turned)
 }
 
 /// The weights; a tensor that is left over is an error.
 pub(super) fn weights(
+    member: &Member,
     config: LlamaConfig,
     mut tensors: Tensors<'_>,
 ) -> Result<LlamaWeights, LoadError> {
     let LlamaConfig { vocab, width, .. } = config;
     let token_embedding = tensors.matrix("token_embd.weight", vocab, width)?;
     let final_norm = tensors.norm("output_norm", width)?;
-    const HEAD: &str = "output.weight";
-    let head = tensors.contains(HEAD).then(|| tensors.matrix(HEAD, vocab, width)).transpose()?;
-    let blocks = (0..config.layers).map(|layer| block(&config, &mut tensors, layer));
+    let head = tensors.optional_matrix("output.weight", vocab, width)?;
+    let blocks = (0..config.layers).map(|layer| block(member, &config, &mut tensors, layer));
     let blocks = blocks.collect::<Result<_, _>>()?;
     tensors.finish()?;
     Ok(LlamaWeights { config, token_embedding, final_norm, head, blocks })
 }
 
 fn block(
+    member: &Member,
     config: &LlamaConfig,
     tensors: &mut Tensors<'_>,
     layer: usize,
 ) -> Result<LlamaBlock, LoadError> {
-    let LlamaConfig { width, mlp, .. } = *config;
-    let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let attention = attention(member, config, tensors, layer)?;
+    let norm = tensors.norm(&format!("blk.{layer}.ffn_norm"), config.width)?;
+    let [gate, up, down] = mlp(config, tensors, layer)?;
+    Ok(LlamaBlock { attention, norm, gate, up, down })
+}
+
+/// A block's first half, whose projections may be one tensor.
+pub(super) fn attention(
+    member: &Member,
+    config: &LlamaConfig,
+    tensors: &mut Tensors<'_>,
+    layer: usize,
+) -> Result<Attention, LoadError> {
+    let LlamaConfig { width, heads, kv_heads, head_dim, .. } = *config;
+    let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    Ok(LlamaBlock {
-        attention: Attention {
-            norm: tensors.norm(&name("attn_norm"), width)?,
-            q: tensors.linear(&name("attn_q"), queries, width)?,
-            k: tensors.linear(&name("attn_k"), keys, width)?,
-            v: tensors.linear(&name("attn_v"), keys, width)?,
-            o: tensors.linear(&name("attn_output"), width, queries)?,
-            q_norm: None,
-            k_norm: None,
-        },
-        norm: tensors.norm(&name("ffn_norm"), width)?,
-        gate: tensors.linear(&name("ffn_gate"), mlp, width)?,
-        up: tensors.linear(&name("ffn_up"), mlp, width)?,
-        down: tensors.linear(&name("ffn_down"), width, mlp)?,
-    })
+    let norm = tensors.norm(&name("attn_norm"), width)?;
+    let fused = name("attn_qkv");
+    let [q, k, v] = if tensors.contains(&format!("{fused}.weight")) {
+        tensors.fused(&fused, [queries, keys, keys], width)?
+    } else {
+        [
+            tensors.linear(&name("attn_q"), queries, width)?,
+            tensors.linear(&name("attn_k"), keys, width)?,
+            tensors.linear(&name("attn_v"), keys, width)?,
+        ]
+    };
+    let o = tensors.linear(&name("attn_output"), width, queries)?;
+    let [q_norm, k_norm] = if member.normalised {
+        let mut norm = |part| tensors.norm(&name(part), head_dim).map(Some);
+        [norm("attn_q_norm")?, norm("attn_k_norm")?]
+    } else {
+        [None, None]
+    };
+    Ok(Attention { norm, q, k, v, o, q_norm, k_norm })
+}
+
+/// Gate, up and down; without a gate of its own, the first half of `ffn_up` is it.
+pub(super) fn mlp(
+    config: &LlamaConfig,
+    tensors: &mut Tensors<'_>,
+    layer: usize,
+) -> Result<[Linear; 3], LoadError> {
+    let LlamaConfig { width, mlp, .. } = *config;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let gate = name("ffn_gate");
+    let [gate, up] = if tensors.contains(&format!("{gate}.weight")) {
+        [tensors.linear(&gate, mlp, width)?, tensors.linear(&name("ffn_up"), mlp, width)?]
+    } else {
+        tensors.fused(&name("ffn_up"), [mlp, mlp], width)?
+    };
+    Ok([gate, up, tensors.linear(&name("ffn_down"), width, mlp)?])
 }

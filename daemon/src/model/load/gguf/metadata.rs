@@ -87,6 +87,13 @@ impl<'a> Metadata<'a> {
         })
     }
 
+    pub(super) fn flags(&self, key: &str) -> Result<Vec<bool>, LoadError> {
+        self.items(key, "an array of booleans", |value| match value {
+            Value::Bool(value) => Some(value),
+            _ => None,
+        })
+    }
+
     pub(super) fn floats(&self, key: &str) -> Result<Vec<f32>, LoadError> {
         self.items(key, "an array of numbers", |value| match value {
             Value::Float(number) => Some(number as f32),

@@ -1,6 +1,7 @@
 //! Tensors of a GGUF file as matrices and vectors, each used exactly once.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use tinygpt_kernels::Matrix;
 
@@ -44,22 +45,65 @@ impl<'a> Tensors<'a> {
 
     /// A `[n, k]` matrix in its own precision.
     pub(super) fn matrix(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let Tensor { dtype, range, .. } = self.take(name, &[n, k])?;
-        let format = dtype.format().ok_or_else(|| unreadable(name, dtype))?;
-        let row = range.len() / n;
-        self.packing.matrix(n, k, format, |rows, tile| {
-            let bytes = range.start + rows.start * row..range.start + rows.end * row;
-            ggml::fill(dtype, &self.input.read(bytes)?, tile);
-            Ok(())
-        })
+        let tensor = self.take(name, &[n, k])?;
+        self.rows(name, &tensor, 0..n, k)
+    }
+
+    pub(super) fn optional_matrix(
+        &mut self,
+        name: &str,
+        n: usize,
+        k: usize,
+    ) -> Result<Option<Matrix>, LoadError> {
+        self.contains(name).then(|| self.matrix(name, n, k)).transpose()
     }
 
     /// `name.weight`, `[n, k]`, and `name.bias` if the file has one.
     pub(super) fn linear(&mut self, name: &str, n: usize, k: usize) -> Result<Linear, LoadError> {
-        let weight = self.matrix(&format!("{name}.weight"), n, k)?;
+        let [linear] = self.fused(name, [n], k)?;
+        Ok(linear)
+    }
+
+    /// Several projections of the same rows in one tensor, one below the other.
+    pub(super) fn fused<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        parts: [usize; PARTS],
+        k: usize,
+    ) -> Result<[Linear; PARTS], LoadError> {
+        let n = parts.iter().fold(0usize, |n, &part| n.saturating_add(part));
+        let weight = format!("{name}.weight");
+        let tensor = self.take(&weight, &[n, k])?;
         let bias = format!("{name}.bias");
         let bias = self.contains(&bias).then(|| self.vector(&bias, n)).transpose()?;
-        Ok(Linear { weight, bias })
+        let mut start = 0;
+        let mut linears = Vec::with_capacity(PARTS);
+        for part in parts {
+            let rows = start..start + part;
+            let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
+            linears.push(Linear { weight: self.rows(&weight, &tensor, rows, k)?, bias });
+            start += part;
+        }
+        Ok(linears.try_into().expect("as many as there are parts"))
+    }
+
+    /// Some rows of a tensor of rows of `k`, in its own precision.
+    fn rows(
+        &self,
+        name: &str,
+        tensor: &Tensor,
+        rows: Range<usize>,
+        k: usize,
+    ) -> Result<Matrix, LoadError> {
+        let dtype = tensor.dtype;
+        let format = dtype.format().ok_or_else(|| unreadable(name, dtype))?;
+        let row = k / dtype.block() * dtype.block_bytes();
+        let (input, start) = (self.input, tensor.range.start + rows.start * row);
+        self.packing.matrix(rows.len(), k, format, |rows, tile| {
+            let bytes = start + rows.start * row..start + rows.end * row;
+            ggml::fill(dtype, &input.read(bytes)?, tile);
+            Ok(())
+        })
     }
 
     /// The gain of an RMSNorm.
@@ -67,9 +111,20 @@ impl<'a> Tensors<'a> {
         Ok(Norm { weight: self.vector(&format!("{name}.weight"), width)?, bias: None })
     }
 
+    /// Gain and bias of a LayerNorm.
+    pub(super) fn layer_norm(&mut self, name: &str, width: usize) -> Result<Norm, LoadError> {
+        let bias = self.vector(&format!("{name}.bias"), width)?;
+        Ok(Norm { bias: Some(bias), ..self.norm(name, width)? })
+    }
+
     /// A vector of plain numbers.
     pub(super) fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
-        let Tensor { dtype, range, .. } = self.take(name, &[length])?;
+        self.plain(name, &[length])
+    }
+
+    /// Plain numbers of a shape, outermost first.
+    pub(super) fn plain(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let Tensor { dtype, range, .. } = self.take(name, shape)?;
         ggml::plain(dtype, &self.input.read(range)?).ok_or_else(|| unreadable(name, dtype))
     }
 

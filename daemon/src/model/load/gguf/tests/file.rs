@@ -143,3 +143,115 @@ pub(super) fn llama() -> File {
     }
     file
 }
+
+/// A Llama under another name.
+pub(super) fn named(architecture: &str) -> File {
+    let mut file = llama();
+    for (key, _) in &mut file.keys {
+        if let Some(part) = key.strip_prefix("llama.") {
+            *key = format!("{architecture}.{part}");
+        }
+    }
+    file.set("general.architecture", text(architecture));
+    file
+}
+
+/// A file of each architecture with all that it can have.
+pub(super) fn every() -> [File; 7] {
+    [llama(), named("smollm3"), qwen2(), qwen3(), gemma3(), phi3(), gpt2()]
+}
+
+pub(super) fn qwen2() -> File {
+    let mut file = named("qwen2");
+    file.add("blk.0.attn_q.bias", &[32]);
+    file.add("blk.0.attn_k.bias", &[16]);
+    file.add("blk.0.attn_v.bias", &[16]);
+    file
+}
+
+pub(super) fn qwen3() -> File {
+    let mut file = named("qwen3");
+    file.add("blk.0.attn_q_norm.weight", &[8]);
+    file.add("blk.0.attn_k_norm.weight", &[8]);
+    file
+}
+
+/// Two layers, the first with a window.
+pub(super) fn gemma3() -> File {
+    let mut file = named("gemma3");
+    file.set("gemma3.attention.sliding_window", number(16));
+    file.set("gemma3.attention.sliding_window_pattern", number(2));
+    file.set("gemma3.rope.freq_base", float(1e6));
+    file.set("gemma3.final_logit_softcapping", float(30.0));
+    file.set("gemma3.block_count", number(2));
+    let second = file.tensors.iter().filter_map(|tensor| {
+        let name = format!("blk.1.{}", tensor.name.strip_prefix("blk.0.")?);
+        Some(Tensor { name, ..tensor.clone() })
+    });
+    let second: Vec<_> = second.collect();
+    file.tensors.extend(second);
+    for layer in 0..2 {
+        for (part, width) in [
+            ("attn_q_norm", 8),
+            ("attn_k_norm", 8),
+            ("post_attention_norm", 32),
+            ("post_ffw_norm", 32),
+        ] {
+            file.add(&format!("blk.{layer}.{part}.weight"), &[width]);
+        }
+    }
+    file.set("tokenizer.ggml.model", text("llama"));
+    let scores = [0f32, -1.0, -2.0].map(|score| score.to_le_bytes().to_vec());
+    file.set("tokenizer.ggml.scores", array(6, &scores));
+    file
+}
+
+/// Fused projections, and two sets of rotary factors.
+pub(super) fn phi3() -> File {
+    let mut file = named("phi3");
+    file.tensors.retain(|tensor| !tensor.name.contains("attn_q") && !tensor.name.contains("ffn_"));
+    file.tensors
+        .retain(|tensor| !matches!(&*tensor.name, "blk.0.attn_k.weight" | "blk.0.attn_v.weight"));
+    file.add("blk.0.attn_qkv.weight", &[32, 64]);
+    file.add("blk.0.ffn_norm.weight", &[32]);
+    file.add("blk.0.ffn_up.weight", &[32, 128]);
+    file.add("blk.0.ffn_down.weight", &[64, 32]);
+    for (name, factor) in [("short", 1f32), ("long", 8.0)] {
+        let name = format!("rope_factors_{name}.weight");
+        file.add(&name, &[4]);
+        file.tensor(&name).data = [factor; 4].map(f32::to_le_bytes).concat();
+    }
+    file.set("phi3.rope.scaling.original_context_length", number(32));
+    file.set("phi3.rope.scaling.attn_factor", float(1.25));
+    file
+}
+
+/// LayerNorms, biases, one tensor for queries, keys and values.
+pub(super) fn gpt2() -> File {
+    let mut file = named("gpt2");
+    file.remove("gpt2.attention.layer_norm_rms_epsilon");
+    file.remove("gpt2.attention.head_count_kv");
+    file.set("gpt2.attention.layer_norm_epsilon", float(1e-5));
+    file.tensors.clear();
+    for (name, dims) in [
+        ("token_embd.weight", &[32, 3][..]),
+        ("position_embd.weight", &[32, 64]),
+        ("output_norm.weight", &[32]),
+        ("output_norm.bias", &[32]),
+        ("blk.0.attn_norm.weight", &[32]),
+        ("blk.0.attn_norm.bias", &[32]),
+        ("blk.0.attn_qkv.weight", &[32, 96]),
+        ("blk.0.attn_qkv.bias", &[96]),
+        ("blk.0.attn_output.weight", &[32, 32]),
+        ("blk.0.attn_output.bias", &[32]),
+        ("blk.0.ffn_norm.weight", &[32]),
+        ("blk.0.ffn_norm.bias", &[32]),
+        ("blk.0.ffn_up.weight", &[32, 64]),
+        ("blk.0.ffn_up.bias", &[64]),
+        ("blk.0.ffn_down.weight", &[64, 32]),
+        ("blk.0.ffn_down.bias", &[32]),
+    ] {
+        file.add(name, dims);
+    }
+    file
+}

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod architectures;
 mod file;
 
 use std::io::Cursor;
@@ -181,11 +182,11 @@ fn every_number_that_changes_the_arithmetic_changes_the_digest_input() {
 #[test]
 fn keys_that_ask_for_other_arithmetic_are_refused_by_name() {
     for (key, value) in [
-        ("general.architecture", text("qwen2")),
+        ("general.architecture", text("falcon")),
         ("llama.rope.scaling.type", text("yarn")),
-        ("llama.rope.scaling.factor", float(4.0)),
+        ("llama.rope.freq_base", float(-1.0)),
         ("llama.expert_count", number(8)),
-        ("llama.attention.sliding_window", number(4096)),
+        ("split.count", number(2)),
         ("llama.attention.causal", flag(0)),
         ("llama.logit_scale", float(1.0)),
         ("llama.attention.value_length", number(4)),
@@ -195,6 +196,8 @@ fn keys_that_ask_for_other_arithmetic_are_refused_by_name() {
         ("llama.block_count", number(0)),
         ("llama.context_length", number(u32::MAX)),
         ("tokenizer.ggml.add_eos_token", flag(1)),
+        ("tokenizer.ggml.remove_extra_whitespaces", flag(1)),
+        ("tokenizer.ggml.precompiled_charsmap", array(0, &[vec![0]])),
         ("tokenizer.ggml.eos_token_id", number(3)),
         ("tokenizer.ggml.scores", array(6, &[1f32.to_le_bytes().to_vec()])),
     ] {
@@ -348,8 +351,8 @@ fn lies_about_tensors_are_told_with_their_numbers() {
             architecture: "llama"
         }
     );
-    let error = refusal(|file| file.tensor(Q).kind = 20).to_string();
-    assert!(error.contains(Q) && error.contains("IQ4_NL"), "{error}");
+    let error = refusal(|file| file.tensor(Q).kind = 24).to_string();
+    assert!(error.contains(Q) && error.contains("I8"), "{error}");
 }
 
 #[test]
