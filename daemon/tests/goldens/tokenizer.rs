@@ -10,7 +10,7 @@ use tinygpt_kernels::Pool;
 use tinygptd::model::load::{GgufVocabulary, Vocabulary, load};
 use tinygptd::text::{Detokenizer, Tokenizer};
 
-use crate::files::{find, gemma3, ids, json, read, smollm2};
+use crate::files::{gemma3, ids, json, read, smollm2};
 
 fn vocabulary(model: &[u8]) -> GgufVocabulary {
     match load(model, &Pool::new(NonZeroUsize::MIN)).unwrap().vocabulary {
@@ -87,8 +87,7 @@ fn smollm2_has_llama_cpps_ids() {
 #[test]
 fn gemma3_has_llama_cpps_ids() {
     let Some(model) = gemma3() else { return };
-    let Some(golden) = find("tokenizer/gemma3-270m-q4_k_m.json") else { return };
-    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let golden = json("tokenizer/gemma3-270m-q4_k_m.json");
     let file = vocabulary(&model);
     let (nameless, tokenizer) = (tokenizer(&file, nameless), tokenizer(&file, unchanged));
     for (case, text) in strings(&golden) {

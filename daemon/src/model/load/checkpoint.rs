@@ -215,6 +215,7 @@ pub struct GemmaBlock<M = Matrix, V = Vec<f32>> {
 
 /// Plain data from which a tokenizer is built.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each model")]
 pub enum Vocabulary {
     /// A token id is a byte of UTF-8; there are no special tokens.
     Bytes,

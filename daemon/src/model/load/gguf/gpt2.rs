@@ -4,6 +4,7 @@ use tinygpt_kernels::Gelu;
 
 use super::keys::Keys;
 use super::tensors::Tensors;
+use crate::kv::layout::Window;
 use crate::model::load::{Attention, Dense, GptBlock, GptConfig, GptWeights, LoadError, Mlp};
 
 /// The dimensions; `vocab` is the number of tokens in the file.
@@ -24,6 +25,7 @@ pub(super) fn config(keys: &Keys<'_>, vocab: usize) -> Result<GptConfig, LoadErr
         vocab,
         eps: keys.float("attention.layer_norm_epsilon")?,
         activation: Gelu::Tanh,
+        window: Window::Full,
         experts: None,
     })
 }
