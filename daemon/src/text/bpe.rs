@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::panic::resume_unwind;
 
 use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
@@ -46,16 +47,20 @@ impl fmt::Debug for Bpe {
 impl Bpe {
     pub(super) fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
         let pre = Pre::named(vocabulary.pre.as_deref())?;
-        Ok(Self {
-            literals: Literals::new(vocabulary)?,
-            cut: pre.cut()?,
-            characters: characters(),
-            merges: model(vocabulary, pre)?,
-            bytes: token_bytes(vocabulary),
-            unspellable: unspellable(vocabulary),
-            bos: vocabulary.bos,
-            adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
-            ends: vocabulary.eos_ids.clone(),
+        // A daemon's first token waits for this.
+        std::thread::scope(|scope| {
+            let merges = scope.spawn(|| model(vocabulary, pre));
+            Ok(Self {
+                literals: Literals::new(vocabulary)?,
+                cut: pre.cut()?,
+                characters: characters(),
+                bytes: token_bytes(vocabulary),
+                unspellable: unspellable(vocabulary),
+                bos: vocabulary.bos,
+                adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
+                ends: vocabulary.eos_ids.clone(),
+                merges: merges.join().unwrap_or_else(|panic| resume_unwind(panic))?,
+            })
         })
     }
 
@@ -131,7 +136,10 @@ fn model(vocabulary: &GgufVocabulary, pre: &Pre) -> Result<BPE, TokenizerError> 
     if let Some(unknown) = vocabulary.unknown {
         builder = builder.unk_token(vocabulary.tokens[unknown as usize].clone());
     }
-    builder.build().map_err(|error| TokenizerError::Build { reason: error.to_string() })
+    builder.build().map_err(|error| {
+        let build = || TokenizerError::Build { reason: error.to_string() };
+        check_merges(vocabulary).err().unwrap_or_else(build)
+    })
 }
 
 /// Ids by text; of tokens with the same text the first.
@@ -140,21 +148,35 @@ fn ids(vocabulary: &GgufVocabulary) -> Vocab {
     texts.map(|(id, text)| (text.clone(), id as u32)).collect()
 }
 
-/// The merges as pairs, every one of which joins two tokens into a third.
+/// The merges as pairs.
 fn merges(vocabulary: &GgufVocabulary) -> Result<Merges, TokenizerError> {
-    let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
     let pair = |(index, merge): (usize, &String)| {
-        let fault = |fault| TokenizerError::Merge { index, merge: merge.clone(), fault };
-        let (left, right) = merge.split_once(' ').ok_or_else(|| fault("is not two tokens"))?;
-        if ![left, right].iter().all(|part| tokens.contains(part)) {
-            return Err(fault("names a token that is not in the vocabulary"));
-        }
-        if !tokens.contains([left, right].concat().as_str()) {
-            return Err(fault("makes a token that is not in the vocabulary"));
-        }
+        let (left, right) =
+            merge.split_once(' ').ok_or_else(|| fault(index, merge, "is not two tokens"))?;
         Ok((left.to_owned(), right.to_owned()))
     };
     vocabulary.merges.iter().enumerate().map(pair).collect()
+}
+
+/// Finds the merge that does not join two tokens into a third. The library finds that there is one,
+/// but says neither which nor where.
+fn check_merges(vocabulary: &GgufVocabulary) -> Result<(), TokenizerError> {
+    let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
+    for (index, (merge, (left, right))) in
+        vocabulary.merges.iter().zip(merges(vocabulary)?).enumerate()
+    {
+        if ![&left, &right].iter().all(|part| tokens.contains(part.as_str())) {
+            return Err(fault(index, merge, "names a token that is not in the vocabulary"));
+        }
+        if !tokens.contains((left + &right).as_str()) {
+            return Err(fault(index, merge, "makes a token that is not in the vocabulary"));
+        }
+    }
+    Ok(())
+}
+
+fn fault(index: usize, merge: &str, fault: &'static str) -> TokenizerError {
+    TokenizerError::Merge { index, merge: merge.to_owned(), fault }
 }
 
 /// Ordinary tokens spell bytes; the names of the others are text.
