@@ -221,7 +221,7 @@ pub fn prepare_default_cache(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `NAME=PATH`, or a path whose stem is the name; the built-in model when there is none.
+/// `NAME=PATH`, or a path whose last part is the name, without a file's extension; the built-in model when there is none.
 fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
     let mut models: Vec<engine::Source> = Vec::new();
     let source = |(name, path)| engine::Source {
@@ -265,8 +265,14 @@ fn parse_model(text: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
 
 /// What a model without a name is called.
 fn stem(text: &str) -> anyhow::Result<String> {
-    let stem = Path::new(text).file_stem();
-    let stem = stem.with_context(|| format!("the model {text:?} is not a path of a file"))?;
+    let path = Path::new(text);
+    // Names of directories have dots that begin no extension: Qwen3-0.6B.
+    let name = if path.is_dir() {
+        std::path::absolute(path)?.file_name().map(ToOwned::to_owned)
+    } else {
+        path.file_stem().map(ToOwned::to_owned)
+    };
+    let stem = name.with_context(|| format!("the model {text:?} is not a path of a file"))?;
     Ok(stem.to_string_lossy().into_owned())
 }
 
@@ -326,6 +332,9 @@ mod tests {
         assert_eq!(names(&[]), ["builtin"]);
         assert_eq!(names(&["--model", "/a/b.c.gguf", "--model", "x=/y"]), ["b.c", "x", "builtin"]);
         assert!(config(&["--model", "/a/x.gguf", "--model", "/b/x.gguf"], "").is_err());
+        let directory = tempfile::Builder::new().prefix("q-0.").suffix(".6B").tempdir().unwrap();
+        let name = directory.path().file_name().unwrap().to_str().unwrap();
+        assert_eq!(names(&["--model", directory.path().to_str().unwrap()])[0], name);
     }
 
     #[test]

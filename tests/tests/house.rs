@@ -49,6 +49,7 @@ const MODULES: &[Module] = &[
             "engine::Mask",
             "model::load::Vocabulary",
             "model::load::GgufVocabulary",
+            "model::load::HfVocabulary",
         ],
         above: false,
     },

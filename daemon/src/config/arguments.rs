@@ -133,7 +133,7 @@ pub struct ServeArgs {
     /// Write nothing to disk
     #[arg(long)]
     pub no_persist: bool,
-    /// Model to serve (.tinygpt or .gguf), repeatable; the first one serves requests that name none
+    /// Model to serve (.tinygpt, .gguf or a Hugging Face directory), repeatable; the first one serves requests that name none
     #[arg(long, value_name = "[NAME=]PATH")]
     pub model: Vec<String>,
     /// Configuration file

@@ -63,7 +63,7 @@ use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
 use crate::model::Machine;
-use crate::model::identity::Stamp;
+use crate::model::identity::Stamps;
 use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
@@ -102,8 +102,8 @@ struct Engine {
     generation: u64,
     /// The model file is no longer the one that was loaded: nothing is published any more.
     stale: bool,
-    /// The changed file as it was when it could not be read.
-    unreadable: Option<Stamp>,
+    /// The changed files as they were when they could not be read.
+    unreadable: Option<Stamps>,
     draining: Option<Instant>,
     waiting: VecDeque<Job>,
     sequences: Vec<Sequence>,
@@ -329,7 +329,8 @@ impl Engine {
             self.state.send_replace(State::Ready(Arc::clone(&self.loaded.info)));
             return;
         }
-        let Some(stamp) = self.source.settled().filter(|now| self.unreadable != Some(*now)) else {
+        let settled = self.source.settled();
+        let Some(stamps) = settled.filter(|now| self.unreadable.as_ref() != Some(now)) else {
             return;
         };
         self.state.send_replace(State::Loading);
@@ -349,7 +350,7 @@ impl Engine {
             Err(source::SourceError::Changed { .. }) => {}
             Err(error) => {
                 tracing::error!(%error, "model not reloaded");
-                self.unreadable = Some(stamp);
+                self.unreadable = Some(stamps);
                 self.state.send_replace(State::Failed(error.to_string()));
             }
         }

@@ -1,10 +1,10 @@
 //! Where an engine's model comes from, who it is, and whether it is still the same.
 //!
-//! A model's identity is the hash of its file's contents, so a renamed or copied file still hits
-//! and a retrained one misses. The file's stamp (device, inode, size and times) tells cheaply that
-//! it changed; it is looked at again before anything is published under the old name.
+//! A model's identity is the hash of the contents of the files that have its weights, so a renamed
+//! or copied one still hits and a retrained one misses. Stamps (device, inode, size and times) tell
+//! cheaply that a file changed; they are looked at again before anything is published under the old
+//! name.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,8 +19,10 @@ use crate::kv::codec::Codec;
 use crate::kv::device::DeviceError;
 use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
-use crate::model::identity::{self, Stamp};
-use crate::model::load::{Checkpoint, LoadError, Packing, Unkept, Weights};
+use crate::model::identity::{self, Stamps};
+use crate::model::load::{
+    Checkpoint, Files, LoadError, ModelFile, OpenError, Packing, Unkept, Weights,
+};
 use crate::model::{Dimensions, Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
 
@@ -32,7 +34,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub struct Source {
     /// The name that requests use.
     pub name: String,
-    /// The file; `None` for the built-in model.
+    /// The file or directory; `None` for the built-in model.
     pub path: Option<PathBuf>,
     /// The codec of requests that name none.
     pub codec: Codec,
@@ -76,20 +78,20 @@ pub enum SourceError {
 }
 
 /// What a model file says of itself.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Contents {
     /// The identity of its weights.
     weights: Digest,
     bytes: u64,
     /// `None` for the built-in model.
-    stamp: Option<Stamp>,
+    stamps: Option<Stamps>,
 }
 
 /// A model in memory, with everything that names it.
 pub(super) struct Loaded {
     pub(super) model: Rc<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
-    stamp: Option<Stamp>,
+    stamps: Option<Stamps>,
     pub(super) packed: Packed,
 }
 
@@ -125,11 +127,10 @@ struct Read {
 }
 
 impl Loaded {
-    /// Whether the file is no longer the one that was loaded. A file that is gone has not
-    /// changed: its weights are in memory.
+    /// Whether a file is no longer the one that was loaded. A file that is gone has not changed:
+    /// what was in it is in memory.
     pub(super) fn is_stale(&self) -> bool {
-        let (Some(path), Some(stamp)) = (&self.info.path, self.stamp) else { return false };
-        Stamp::of(path).is_ok_and(|now| now != stamp)
+        self.stamps.as_ref().is_some_and(Stamps::are_stale)
     }
 }
 
@@ -159,66 +160,73 @@ impl Source {
         self.path.as_ref().is_some_and(|path| !path.exists())
     }
 
-    /// The file's stamp, once nobody has written to it for a moment.
-    pub(super) fn settled(&self) -> Option<Stamp> {
-        let stamp = Stamp::of(self.path.as_ref()?).ok()?;
-        (stamp.age() > SETTLE).then_some(stamp)
+    /// What is there now, once nobody has written to it for a moment.
+    pub(super) fn settled(&self) -> Option<Stamps> {
+        let stamps = Files::survey(self.path.as_ref()?);
+        (stamps.age() > SETTLE).then_some(stamps)
     }
 
     fn read_builtin(&self, pool: &Pool) -> Result<Read, SourceError> {
         let bytes = load::BUILTIN;
         let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
         let weights = identity::of_bytes(bytes);
-        let contents = Contents { weights, bytes: bytes.len() as u64, stamp: None };
+        let contents = Contents { weights, bytes: bytes.len() as u64, stamps: None };
         Ok(Read { checkpoint, contents, packed: Packed::Now(None) })
     }
 
     fn read(&self, path: &Path, pool: &Pool, kept: Option<&Kept>) -> Result<Read, SourceError> {
-        let (file, stamp) = open(path)?;
-        let telling = stamp.is_telling();
-        let known = kept.and_then(|kept| kept.recall(&stamp));
-        let found = kept.zip(known).and_then(|(kept, weights)| find(kept, &file, weights, pool));
-        let (checkpoint, weights, matrices) = match (known, found) {
-            (Some(weights), Some(checkpoint)) => (checkpoint, weights, None),
-            _ => self.pack((path, &file), stamp.size(), known, pool)?,
+        let files = Files::open(path).map_err(|error| self.unopened(error))?;
+        let stamps = files.stamps();
+        let telling = files.weights().iter().all(|file| file.stamp().is_telling());
+        let known = kept.and_then(|kept| recall(kept, &files));
+        let found = kept.zip(known).and_then(|(kept, weights)| find(kept, &files, weights, pool));
+        let (checkpoint, hashed, matrices) = match (known, found) {
+            (Some(_), Some(checkpoint)) => (checkpoint, Vec::new(), None),
+            _ => self.pack(&files, known.is_some(), pool)?,
         };
-        if Stamp::of(path).map_err(|error| unreadable(path, error))? != stamp {
+        if stamps.now() != stamps {
             return Err(SourceError::Changed { path: path.to_owned() });
         }
+        let weights = known.unwrap_or_else(|| files.identity(&hashed));
         let kept = kept.filter(|_| telling);
-        if let (Some(kept), None) = (kept, known) {
-            kept.remember(stamp, weights);
+        for (file, contents) in files.weights().iter().zip(hashed) {
+            kept.inspect(|kept| kept.remember(file.stamp(), contents));
         }
         let packed = matrices.map_or(Packed::Before, |matrices| {
             Packed::Now(kept.map(|_| Unkept::new(weights, matrices)))
         });
-        let contents = Contents { weights, bytes: stamp.size(), stamp: Some(stamp) };
+        let contents = Contents { weights, bytes: stamps.bytes(), stamps: Some(stamps) };
         Ok(Read { checkpoint, contents, packed })
     }
 
-    /// Packs what is in the file, and hashes it in the shadow of that unless its identity is known.
-    /// Either way the file is read ahead of those who pack it.
+    /// Packs what is in the files, and hashes them in the shadow of that unless they are `known`.
+    /// Either way they are read ahead of those who pack them.
     fn pack(
         &self,
-        (path, file): (&Path, &File),
-        size: u64,
-        known: Option<Digest>,
+        files: &Files,
+        known: bool,
         pool: &Pool,
-    ) -> Result<(Checkpoint, Digest, Option<Vec<Matrix>>), SourceError> {
+    ) -> Result<(Checkpoint, Vec<Digest>, Option<Vec<Matrix>>), SourceError> {
         std::thread::scope(|scope| {
             let ahead = scope.spawn(|| match known {
-                Some(known) => {
-                    will_need(file);
-                    Ok(known)
+                true => {
+                    files.weights().iter().for_each(|file| will_need(file.file()));
+                    Ok(Vec::new())
                 }
-                None => identity::of_file(file, size),
+                false => files.weights().iter().map(hash).collect(),
             });
             let packing = Packing::new(pool);
-            let checkpoint = load::load_file(file, &packing).map_err(|error| self.refuse(error))?;
-            let weights = ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let weights = weights.map_err(|error| unreadable(path, error))?;
-            Ok((checkpoint, weights, Some(packing.into_matrices())))
+            let checkpoint = files.load(&packing).map_err(|error| self.refuse(error))?;
+            let hashed = ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok((checkpoint, hashed?, Some(packing.into_matrices())))
         })
+    }
+
+    fn unopened(&self, error: OpenError) -> SourceError {
+        match error {
+            OpenError::Read { path, error } => SourceError::Read { path, error },
+            OpenError::Load(error) => self.refuse(error),
+        }
     }
 
     fn refuse(&self, error: LoadError) -> SourceError {
@@ -271,35 +279,32 @@ impl Source {
             numerics,
             default_codec: self.codec,
         };
-        Ok(Loaded { model: model.into(), info: Arc::new(info), stamp: file.stamp, packed })
+        Ok(Loaded { model: model.into(), info: Arc::new(info), stamps: file.stamps, packed })
     }
 }
 
+/// The identity of the model, if what all of its files hashed to is known.
+fn recall(kept: &Kept, files: &Files) -> Option<Digest> {
+    let known = files.weights().iter().map(|file| kept.recall(&file.stamp()));
+    known.collect::<Option<Vec<_>>>().map(|known| files.identity(&known))
+}
+
 /// The model with matrices that an earlier process packed, which are verified while the rest is
-/// read. `None` when they are not there or do not fit: the file has everything that they have.
-fn find(kept: &Kept, file: &File, weights: Digest, pool: &Pool) -> Option<Checkpoint> {
+/// read. `None` when they are not there or do not fit: the files have everything that they have.
+fn find(kept: &Kept, files: &Files, weights: Digest, pool: &Pool) -> Option<Checkpoint> {
     let pack = kept.pack(weights)?;
     let (read, verified) = std::thread::scope(|scope| {
         let verified = scope.spawn(|| pack.verify(pool));
-        let read = load::load_file(file, &Packing::kept(pool, &pack));
+        let read = files.load(&Packing::kept(pool, &pack));
         (read, verified.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     verified.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
     read.inspect_err(|error| kept.forget_pack(weights, error)).ok()
 }
 
-/// The file at `path`, and its stamp before anything of it was read.
-fn open(path: &Path) -> Result<(File, Stamp), SourceError> {
-    let file = File::open(path).map_err(|error| unreadable(path, error))?;
-    let metadata = file.metadata().map_err(|error| unreadable(path, error))?;
-    if metadata.is_dir() {
-        return Err(unreadable(path, io::Error::other("it is a directory")));
-    }
-    Ok((file, Stamp::new(&metadata)))
-}
-
-fn unreadable(path: &Path, error: io::Error) -> SourceError {
-    SourceError::Read { path: path.to_owned(), error }
+fn hash(file: &ModelFile) -> Result<Digest, SourceError> {
+    let unreadable = |error| SourceError::Read { path: file.path().to_owned(), error };
+    identity::of_file(file.file(), file.stamp().size()).map_err(unreadable)
 }
 
 /// A sum over all weights: `of` each matrix, `each` element of a vector.

@@ -61,6 +61,32 @@ pub enum TokenizerError {
     /// Whoever wanted the ids has gone.
     #[error("nobody wants the ids any more")]
     Unwanted,
+    /// A part of a `tokenizer.json` that is not implemented.
+    #[error("tokenizer.json: {what} is not supported: {detail}")]
+    Unsupported {
+        /// Its name.
+        what: String,
+        /// What it says.
+        detail: String,
+    },
+    /// Two files of a directory have different tokens.
+    #[error("token {id} is {text:?} in tokenizer_config.json and {found:?} in tokenizer.json")]
+    Added {
+        /// Its id.
+        id: u32,
+        /// Its text in the one.
+        text: String,
+        /// Its text in the other, if it is there.
+        found: Option<String>,
+    },
+    /// The text holds a token that the tokenizer has and the model has not.
+    #[error("the text has the token {id}, the model knows {vocab} ids")]
+    Outside {
+        /// The token.
+        id: u32,
+        /// V.
+        vocab: usize,
+    },
     /// The text holds a byte for which the vocabulary has neither a token nor an unknown token.
     #[error("the vocabulary has no token for the byte 0x{byte:02x}, at position {at} of the text")]
     NoToken {

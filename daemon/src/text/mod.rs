@@ -17,6 +17,7 @@ pub mod detokenize;
 mod error;
 mod literals;
 mod pieces;
+pub mod pipeline;
 mod pre;
 pub mod sentencepiece;
 pub mod stop;

@@ -2,6 +2,7 @@
 
 use super::bpe::Bpe;
 use super::error::TokenizerError;
+use super::pipeline::Pipeline;
 use super::sentencepiece::SentencePiece;
 use crate::model::load::Vocabulary;
 
@@ -14,6 +15,8 @@ pub enum Tokenizer {
     Bpe(Box<Bpe>),
     /// Byte-pair encoding of whole texts by scores.
     SentencePiece(Box<SentencePiece>),
+    /// What a `tokenizer.json` describes.
+    Pipeline(Box<Pipeline>),
 }
 
 /// Every byte, so that a byte token's text can be borrowed.
@@ -41,6 +44,7 @@ impl Tokenizer {
                 "llama" => Ok(Self::SentencePiece(Box::new(SentencePiece::new(gguf)?))),
                 found => Err(TokenizerError::Model { found: found.into() }),
             },
+            Vocabulary::HuggingFace(json) => Ok(Self::Pipeline(Box::new(Pipeline::new(json)?))),
         }
     }
 
@@ -66,6 +70,7 @@ impl Tokenizer {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             Self::Bpe(bpe) => bpe.encode(text, wanted),
             Self::SentencePiece(pieces) => pieces.encode(text, wanted),
+            Self::Pipeline(pipeline) => pipeline.encode(text, wanted),
         }
     }
 
@@ -103,6 +108,7 @@ impl Tokenizer {
             Self::Bytes => BYTES.get(id as usize..id as usize + 1).unwrap_or_default(),
             Self::Bpe(bpe) => bpe.token_bytes(id),
             Self::SentencePiece(pieces) => pieces.token_bytes(id),
+            Self::Pipeline(pipeline) => pipeline.token_bytes(id),
         }
     }
 
@@ -112,6 +118,7 @@ impl Tokenizer {
             Self::Bytes => BYTES.len(),
             Self::Bpe(bpe) => bpe.vocab(),
             Self::SentencePiece(pieces) => pieces.vocab(),
+            Self::Pipeline(pipeline) => pipeline.vocab(),
         }
     }
 
@@ -121,6 +128,7 @@ impl Tokenizer {
             Self::Bytes => None,
             Self::Bpe(bpe) => bpe.bos(),
             Self::SentencePiece(pieces) => pieces.bos(),
+            Self::Pipeline(pipeline) => pipeline.bos(),
         }
     }
 
@@ -130,6 +138,7 @@ impl Tokenizer {
             Self::Bytes => None,
             Self::Bpe(bpe) => bpe.bos().filter(|_| bpe.adds_bos()),
             Self::SentencePiece(pieces) => pieces.bos().filter(|_| pieces.adds_bos()),
+            Self::Pipeline(pipeline) => pipeline.bos().filter(|_| pipeline.adds_bos()),
         }
     }
 
@@ -139,6 +148,7 @@ impl Tokenizer {
             Self::Bytes => &[],
             Self::Bpe(bpe) => bpe.ends(),
             Self::SentencePiece(pieces) => pieces.ends(),
+            Self::Pipeline(pipeline) => pipeline.ends(),
         }
     }
 }

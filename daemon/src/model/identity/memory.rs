@@ -3,7 +3,7 @@
 //! ```text
 //!      0   8  magic "tgkv-ids"
 //!      8   4  format version, 1
-//!     12   4  n: number of files, at most 64, the latest first
+//!     12   4  n: number of files, at most 512, the latest first
 //!     16      n times:
 //!              8  device
 //!              8  inode
@@ -30,8 +30,8 @@ const HEAD: usize = 16;
 const ENTRY: usize = 88;
 const SUM: usize = 32;
 
-/// Most files that are remembered.
-const MOST: usize = 64;
+/// Most files that are remembered; a large model has dozens.
+const MOST: usize = 512;
 
 /// The identities of model files, remembered in a directory.
 #[derive(Debug, Clone)]

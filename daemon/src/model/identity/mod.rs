@@ -6,6 +6,7 @@
 
 mod memory;
 mod stamp;
+mod stamps;
 
 use std::fs::File;
 use std::io;
@@ -13,6 +14,7 @@ use std::os::unix::fs::FileExt;
 
 pub use self::memory::Identities;
 pub use self::stamp::Stamp;
+pub use self::stamps::Stamps;
 
 use crate::kv::key::Digest;
 

@@ -6,6 +6,8 @@
 //! Weights are `Matrix` and `Vec<f32>` as they come from a file, and whatever an executor makes of
 //! them later: `M` and `V` where a type is both.
 
+use std::sync::Arc;
+
 use tinygpt_kernels::Matrix;
 
 use super::config::{GemmaConfig, GptConfig, LlamaConfig};
@@ -17,7 +19,7 @@ pub struct Checkpoint {
     pub weights: Weights,
     /// What a tokenizer is built from.
     pub vocabulary: Vocabulary,
-    /// Name of the file format: `gguf` or `tinygpt`.
+    /// Name of the file format: `gguf`, `safetensors` or `tinygpt`.
     pub format: &'static str,
     /// Name of the architecture, as the file has it: `gpt` (TinyGPT), `llama`, `qwen3`.
     pub architecture: String,
@@ -221,6 +223,29 @@ pub enum Vocabulary {
     Bytes,
     /// The vocabulary inside a GGUF file.
     Gguf(GgufVocabulary),
+    /// A `tokenizer.json`.
+    HuggingFace(HfVocabulary),
+}
+
+/// What a directory says about its tokenizer, not yet interpreted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HfVocabulary {
+    /// `tokenizer.json`
+    pub json: Arc<[u8]>,
+    /// V: how many ids the model knows, whatever the tokenizer does.
+    pub vocab: usize,
+    /// Beginning-of-sequence token.
+    pub bos: Option<String>,
+    /// The same where only its id is known.
+    pub bos_id: Option<u32>,
+    /// Whether prompts begin with it; `None` leaves it to the tokenizer.
+    pub adds_bos: Option<bool>,
+    /// End-of-sequence token.
+    pub eos: Option<String>,
+    /// Tokens that end a generation.
+    pub eos_ids: Vec<u32>,
+    /// Tokens that another file than the tokenizer's names, by id.
+    pub added: Vec<(u32, String)>,
 }
 
 /// What a GGUF file says about its tokenizer, checked for consistency and not yet interpreted.

@@ -105,6 +105,12 @@ pub enum LoadError {
         /// What the parser said, with line and column.
         reason: String,
     },
+    /// A file that should be JSON, and of what it should be.
+    #[error("not valid JSON: {reason}")]
+    Json {
+        /// What the parser said, with line and column.
+        reason: String,
+    },
     /// A metadata value type number that GGUF does not define.
     #[error("metadata key \"{key}\" has the unknown value type {found}")]
     ValueType {
@@ -234,6 +240,66 @@ pub enum LoadError {
         /// Size of the data section.
         have: usize,
     },
+    /// Something is wrong in one of a directory's files.
+    #[error("{file}: {error}")]
+    In {
+        /// Its name in the directory.
+        file: String,
+        /// What is wrong.
+        error: Box<LoadError>,
+    },
+    /// A directory without a file that its model needs.
+    #[error("the directory has no {file}")]
+    Absent {
+        /// Which one.
+        file: String,
+    },
+    /// An index that names a file that is none of the directory's.
+    #[error("\"{name}\" is not the name of a .safetensors file in the directory")]
+    Elsewhere {
+        /// The name.
+        name: String,
+    },
+    /// A tensor that is not in the file where the index has it.
+    #[error("tensor \"{tensor}\" should be in {file}, which does not have it")]
+    Misplaced {
+        /// The tensor.
+        tensor: String,
+        /// The file.
+        file: String,
+    },
+    /// An element type that safetensors does not define.
+    #[error("tensor \"{tensor}\" has the unknown element type \"{found}\"")]
+    ElementType {
+        /// The tensor.
+        tensor: String,
+        /// Name in the file.
+        found: String,
+    },
+    /// A tensor whose place has not the size of its elements.
+    #[error(
+        "tensor \"{tensor}\" of {shape:?} elements of {dtype} takes {need} bytes and has {found}"
+    )]
+    ByteCount {
+        /// The tensor.
+        tensor: String,
+        /// Element type.
+        dtype: &'static str,
+        /// Shape in the file, outermost first.
+        shape: Vec<u64>,
+        /// Bytes of the elements.
+        need: u64,
+        /// Bytes of the place.
+        found: u64,
+    },
+    /// Bytes that no tensor has.
+    #[error("bytes {begin}..{end} of the data belong to no tensor")]
+    Hole {
+        /// The first of them.
+        begin: usize,
+        /// One past the last.
+        end: usize,
+    },
     /// Two tensors that share bytes.
     #[error("tensors \"{first}\" and \"{second}\" overlap")]
     Overlap {
@@ -276,4 +342,14 @@ pub enum LoadError {
         /// Size in the file.
         found: usize,
     },
+}
+
+impl LoadError {
+    /// The same, of a file called `file`.
+    pub(super) fn within(self, file: &str) -> Self {
+        match self {
+            Self::In { .. } => self,
+            error => Self::In { file: file.into(), error: Box::new(error) },
+        }
+    }
 }

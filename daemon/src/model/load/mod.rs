@@ -14,10 +14,13 @@ mod checkpoint;
 mod config;
 mod cursor;
 mod error;
+mod files;
 mod ggml;
 mod gguf;
+mod hf;
 mod input;
 mod pack;
+mod safetensors;
 mod tinygpt;
 
 use std::fs::File;
@@ -27,10 +30,11 @@ use tinygpt_kernels::Pool;
 
 pub use self::checkpoint::{
     Attention, Checkpoint, Dense, Experts, GemmaBlock, GemmaWeights, GgufVocabulary, GptBlock,
-    GptWeights, Linear, LlamaBlock, LlamaWeights, Mlp, Norm, Vocabulary, Weights,
+    GptWeights, HfVocabulary, Linear, LlamaBlock, LlamaWeights, Mlp, Norm, Vocabulary, Weights,
 };
 pub use self::config::{ExpertsConfig, GemmaConfig, GptConfig, LayerPlan, LlamaConfig, RopeConfig};
 pub use self::error::LoadError;
+pub use self::files::{Files, ModelFile, OpenError};
 use self::input::Input;
 pub use self::pack::{Pack, PackError, Packing, Unkept};
 

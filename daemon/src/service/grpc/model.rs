@@ -105,5 +105,6 @@ fn tokenizer(vocabulary: &Vocabulary) -> String {
         Vocabulary::Gguf(gguf) => {
             format!("{}/{}", gguf.model, gguf.pre.as_deref().unwrap_or("default"))
         }
+        Vocabulary::HuggingFace(_) => "tokenizer.json".to_owned(),
     }
 }

@@ -1,0 +1,112 @@
+//! GPT-2: learned positions, and weights that are stored `[in, out]`.
+
+use super::Body;
+use crate::kv::layout::Window;
+use crate::model::load::hf::config::Config;
+use crate::model::load::hf::decoder::{CONTEXT, LAYERS, at_most};
+use crate::model::load::hf::tensors::Tensors;
+use crate::model::load::{
+    Attention, Dense, Gelu, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp,
+};
+
+/// Inside the MLP, by the names that they go by.
+const ACTIVATIONS: [(&str, Gelu); 4] = [
+    ("gelu_new", Gelu::Tanh),
+    ("gelu_pytorch_tanh", Gelu::Tanh),
+    ("gelu_fast", Gelu::Tanh),
+    ("gelu", Gelu::Erf),
+];
+
+const EPS: f64 = 1e-5;
+
+pub(super) fn plan(config: &Config) -> Result<Body, LoadError> {
+    let (width, heads) = (config.needed_size("n_embd")?, config.needed_size("n_head")?);
+    if !width.is_multiple_of(heads) {
+        let expected = format!("a divisor of the width, {width}");
+        return Err(config.out_of_range("n_head", &heads.to_string(), &expected));
+    }
+    for (key, implemented) in [
+        ("scale_attn_weights", true),
+        ("tie_word_embeddings", true),
+        ("add_cross_attention", false),
+    ] {
+        let found = config.flag(key, implemented)?;
+        if found != implemented {
+            return Err(config.unsupported(key, found.to_string()));
+        }
+    }
+    Ok(Body::Gpt(GptConfig {
+        layers: at_most(config, "n_layer", LAYERS)?,
+        heads,
+        kv_heads: heads,
+        width,
+        mlp: config.size("n_inner")?.unwrap_or(4 * width),
+        context: at_most(config, "n_positions", CONTEXT)?,
+        vocab: config.needed_size("vocab_size")?,
+        eps: config.positive("layer_norm_epsilon")?.unwrap_or(EPS) as f32,
+        activation: config.one_of("activation_function", "gelu_new", &ACTIVATIONS)?,
+        experts: None,
+        window: Window::Full,
+    }))
+}
+
+/// The weights, once all numbers are known.
+pub(super) fn weights(
+    config: GptConfig,
+    tensors: &mut Tensors<'_>,
+) -> Result<GptWeights, LoadError> {
+    let GptConfig { width, context, vocab, .. } = config;
+    let prefix = if tensors.contains("transformer.wte.weight") { "transformer." } else { "" };
+    tensors.ignore(|name| is_mask(name) || name == "lm_head.weight");
+    let blocks = (0..config.layers).map(|layer| block(&config, tensors, prefix, layer));
+    let blocks = blocks.collect::<Result<_, _>>()?;
+    Ok(GptWeights {
+        token_embedding: tensors.matrix(&format!("{prefix}wte.weight"), vocab, width)?,
+        position_embedding: tensors.numbers(&format!("{prefix}wpe.weight"), &[context, width])?,
+        final_norm: tensors.layer_norm(&format!("{prefix}ln_f"), width)?,
+        blocks,
+        config,
+    })
+}
+
+/// What hides later tokens is stored with old models.
+fn is_mask(name: &str) -> bool {
+    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
+}
+
+fn block(
+    config: &GptConfig,
+    tensors: &mut Tensors<'_>,
+    prefix: &str,
+    layer: usize,
+) -> Result<GptBlock, LoadError> {
+    let GptConfig { width, mlp, .. } = *config;
+    let name = |part: &str| format!("{prefix}h.{layer}.{part}");
+    let norm = tensors.layer_norm(&name("ln_1"), width)?;
+    let [q, k, v] = projections(tensors, &name("attn.c_attn"), [width; 3], width)?;
+    let [o] = projections(tensors, &name("attn.c_proj"), [width], width)?;
+    let [fc_in] = projections(tensors, &name("mlp.c_fc"), [mlp], width)?;
+    let [fc_out] = projections(tensors, &name("mlp.c_proj"), [width], mlp)?;
+    Ok(GptBlock {
+        attention: Attention { norm, q, k, v, o, q_norm: None, k_norm: None },
+        norm: tensors.layer_norm(&name("ln_2"), width)?,
+        mlp: Mlp::Dense(Dense { fc_in, fc_out }),
+    })
+}
+
+/// Layers `[n, k]` side by side in one, stored `[k, n of all]`.
+fn projections<const P: usize>(
+    tensors: &mut Tensors<'_>,
+    name: &str,
+    n: [usize; P],
+    k: usize,
+) -> Result<[Linear; P], LoadError> {
+    let weights = tensors.transposed(&format!("{name}.weight"), n, k)?;
+    let biases = tensors.numbers(&format!("{name}.bias"), &[n.iter().sum()])?;
+    let mut biases = biases.into_iter();
+    let mut sizes = n.into_iter();
+    Ok(weights.map(|weight| {
+        let bias = biases.by_ref().take(sizes.next().unwrap_or(0)).collect();
+        Linear { weight, bias: Some(bias) }
+    }))
+}

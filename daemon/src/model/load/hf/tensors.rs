@@ -1,0 +1,246 @@
+//! Tensors of all files of a directory as matrices and vectors, each used exactly once.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use tinygpt_kernels::{Format, Matrix};
+
+use super::Directory;
+use crate::model::load::ggml::{self, GgmlType};
+use crate::model::load::input::Input;
+use crate::model::load::safetensors::{self, Dtype, Tensor};
+use crate::model::load::{Linear, LoadError, Norm, Packing};
+
+/// The tensors that have not been used yet.
+#[derive(Debug)]
+pub(super) struct Tensors<'a> {
+    unused: BTreeMap<String, Stored<'a>>,
+    files: Vec<String>,
+    architecture: &'static str,
+    packing: &'a Packing<'a>,
+}
+
+/// A tensor in one of the files.
+#[derive(Debug)]
+struct Stored<'a> {
+    tensor: Tensor,
+    input: Input<'a>,
+    /// Which one.
+    file: usize,
+}
+
+impl<'a> Tensors<'a> {
+    /// Reads the heads of all files.
+    pub(super) fn open(
+        directory: &'a Directory,
+        architecture: &'static str,
+        packing: &'a Packing<'a>,
+    ) -> Result<Self, LoadError> {
+        let files: Vec<String> = directory.weights().iter().map(|file| file.name()).collect();
+        let mut unused = BTreeMap::new();
+        for (file, model) in directory.weights().iter().enumerate() {
+            let within = |error: LoadError| error.within(&files[file]);
+            let input = model.input().map_err(within)?;
+            let tensors = input.with_head(|head| safetensors::parse(head, input.len()));
+            for (name, tensor) in tensors.map_err(within)? {
+                if unused.insert(name.clone(), Stored { tensor, input, file }).is_some() {
+                    return Err(within(LoadError::Duplicate { what: "tensor", name }));
+                }
+            }
+        }
+        let tensors = Self { unused, files, architecture, packing };
+        directory.index.as_ref().map_or(Ok(()), |index| tensors.check(index))?;
+        Ok(tensors)
+    }
+
+    /// Whether every tensor of an index is where it says.
+    fn check(&self, index: &BTreeMap<String, String>) -> Result<(), LoadError> {
+        let found = |name: &String| self.unused.get(name).map(|found| &self.files[found.file]);
+        match index.iter().find(|&(name, file)| found(name) != Some(file)) {
+            None => Ok(()),
+            Some((tensor, file)) => {
+                Err(LoadError::Misplaced { tensor: tensor.clone(), file: file.clone() })
+            }
+        }
+    }
+
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.unused.contains_key(name)
+    }
+
+    /// The element type that holds the most elements.
+    pub(super) fn commonest_type(&self) -> &'static str {
+        let mut bytes: BTreeMap<Dtype, usize> = BTreeMap::new();
+        for Stored { tensor, .. } in self.unused.values() {
+            *bytes.entry(tensor.dtype).or_default() += tensor.range.len();
+        }
+        let elements = |&(dtype, bytes): &(Dtype, usize)| bytes as u64 * 8 / dtype.bits();
+        bytes.into_iter().max_by_key(elements).map_or("none", |(dtype, _)| dtype.name())
+    }
+
+    /// Tensors that have no influence.
+    pub(super) fn ignore(&mut self, without: impl Fn(&str) -> bool) {
+        self.unused.retain(|name, _| !without(name));
+    }
+
+    /// A matrix `[n, k]` in its own precision.
+    pub(super) fn matrix(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
+        let plain = self.take(name, &[n, k])?;
+        self.rows(&plain, 0..n, k).map_err(|error| self.within(plain.file, error))
+    }
+
+    /// A layer `[n, k]`, with a bias or without one.
+    pub(super) fn linear(
+        &mut self,
+        name: &str,
+        n: usize,
+        k: usize,
+        bias: bool,
+    ) -> Result<Linear, LoadError> {
+        let weight = self.matrix(&format!("{name}.weight"), n, k)?;
+        let numbers = || self.numbers(&format!("{name}.bias"), &[n]);
+        Ok(Linear { weight, bias: bias.then(numbers).transpose()? })
+    }
+
+    /// Layers `[n, k]` without biases that are stored below one another.
+    pub(super) fn fused<const P: usize>(
+        &mut self,
+        name: &str,
+        n: [usize; P],
+        k: usize,
+    ) -> Result<[Linear; P], LoadError> {
+        let plain = self.take(&format!("{name}.weight"), &[n.iter().sum(), k])?;
+        let layer = |rows| Ok(Linear { weight: self.rows(&plain, rows, k)?, bias: None });
+        each(parts(n), layer).map_err(|error| self.within(plain.file, error))
+    }
+
+    /// Matrices `[n, k]` that are stored side by side, as `[k, n of all]`.
+    pub(super) fn transposed<const P: usize>(
+        &mut self,
+        name: &str,
+        n: [usize; P],
+        k: usize,
+    ) -> Result<[Matrix; P], LoadError> {
+        let plain = self.take(name, &[k, n.iter().sum()])?;
+        let within = |error| self.within(plain.file, error);
+        // All of it at once: the rows of a tile are everywhere.
+        let bytes = plain.input.read(plain.range.clone()).map_err(within)?;
+        each(parts(n), |columns| self.columns(&plain, &bytes, columns, k)).map_err(within)
+    }
+
+    /// Gain and bias of a LayerNorm.
+    pub(super) fn layer_norm(&mut self, name: &str, width: usize) -> Result<Norm, LoadError> {
+        Ok(Norm {
+            weight: self.numbers(&format!("{name}.weight"), &[width])?,
+            bias: Some(self.numbers(&format!("{name}.bias"), &[width])?),
+        })
+    }
+
+    /// Numbers that are no product's.
+    pub(super) fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let Plain { dtype, range, input, file } = self.take(name, shape)?;
+        let bytes = input.read(range).map_err(|error| self.within(file, error))?;
+        Ok(ggml::plain(dtype, &bytes).unwrap_or_default())
+    }
+
+    /// Fails if a tensor has found no use.
+    pub(super) fn finish(self) -> Result<(), LoadError> {
+        let Some((name, stored)) = self.unused.first_key_value() else { return Ok(()) };
+        let (tensor, architecture) = (name.clone(), self.architecture);
+        let error = LoadError::UnexpectedTensor { tensor, architecture };
+        Err(self.within(stored.file, error))
+    }
+
+    /// A tensor of this shape and of plain numbers.
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Plain<'a>, LoadError> {
+        let stored = self.unused.remove(name);
+        let missing = || LoadError::MissingTensor { tensor: name.into() };
+        let Stored { tensor, input, file } = stored.ok_or_else(missing)?;
+        let expected: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
+        if tensor.shape != expected {
+            let (tensor, found) = (name.into(), tensor.shape);
+            return Err(self.within(file, LoadError::Shape { tensor, expected, found }));
+        }
+        let unreadable = || LoadError::Unsupported {
+            what: format!("the element type of tensor \"{name}\""),
+            detail: tensor.dtype.name().into(),
+        };
+        let dtype = tensor.dtype.plain().ok_or_else(|| self.within(file, unreadable()))?;
+        Ok(Plain { dtype, range: tensor.range, input, file })
+    }
+
+    fn within(&self, file: usize, error: LoadError) -> LoadError {
+        error.within(&self.files[file])
+    }
+
+    /// Some rows of `[n, k]`, read where they are packed.
+    fn rows(&self, plain: &Plain<'a>, rows: Range<usize>, k: usize) -> Result<Matrix, LoadError> {
+        let (format, row) = (plain.format()?, k * plain.dtype.block_bytes());
+        let begin = plain.range.start + rows.start * row;
+        self.packing.matrix(rows.len(), k, format, |part, tile| {
+            let bytes = begin + part.start * row..begin + part.end * row;
+            ggml::fill(plain.dtype, &plain.input.read(bytes)?, tile);
+            Ok(())
+        })
+    }
+
+    /// Some columns of `bytes`, the numbers of `[k, n]`, as the rows of a matrix.
+    fn columns(
+        &self,
+        plain: &Plain<'a>,
+        bytes: &[u8],
+        columns: Range<usize>,
+        k: usize,
+    ) -> Result<Matrix, LoadError> {
+        let (format, each) = (plain.format()?, plain.dtype.block_bytes());
+        let stride = bytes.len() / k;
+        self.packing.matrix(columns.len(), k, format, |part, tile| {
+            let mut rows = vec![0; part.len() * k * each];
+            for (lane, row) in rows.chunks_exact_mut(k * each).enumerate() {
+                let column = (columns.start + part.start + lane) * each;
+                for (at, number) in row.chunks_exact_mut(each).enumerate() {
+                    number.copy_from_slice(&bytes[at * stride + column..][..each]);
+                }
+            }
+            ggml::fill(plain.dtype, &rows, tile);
+            Ok(())
+        })
+    }
+}
+
+/// A tensor of plain numbers that was taken.
+#[derive(Debug)]
+struct Plain<'a> {
+    dtype: GgmlType,
+    range: Range<usize>,
+    input: Input<'a>,
+    file: usize,
+}
+
+impl Plain<'_> {
+    fn format(&self) -> Result<Format, LoadError> {
+        let unreadable = || LoadError::Unsupported {
+            what: "an element type".into(),
+            detail: self.dtype.name().into(),
+        };
+        self.dtype.format().ok_or_else(unreadable)
+    }
+}
+
+/// What lies one after another.
+fn parts<const P: usize>(sizes: [usize; P]) -> [Range<usize>; P] {
+    let mut end = 0;
+    sizes.map(|size| {
+        end += size;
+        end - size..end
+    })
+}
+
+/// What `make` makes of each, or its first error.
+fn each<A, B, const P: usize>(
+    of: [A; P],
+    make: impl Fn(A) -> Result<B, LoadError>,
+) -> Result<[B; P], LoadError> {
+    let made: Vec<B> = of.into_iter().map(make).collect::<Result<_, _>>()?;
+    Ok(made.try_into().unwrap_or_else(|_| unreachable!("one for each")))
+}
