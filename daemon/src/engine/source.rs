@@ -182,7 +182,10 @@ impl Source {
         let found = kept.zip(known).and_then(|(kept, weights)| find(kept, &files, weights, pool));
         let (checkpoint, hashed, matrices) = match (known, found) {
             (Some(_), Some(checkpoint)) => (checkpoint, Vec::new(), None),
-            _ => self.pack(&files, known.is_some(), pool)?,
+            _ => {
+                let (checkpoint, hashed, matrices) = self.pack(&files, known.is_some(), pool)?;
+                (checkpoint, hashed, Some(matrices))
+            }
         };
         if stamps.now() != stamps {
             return Err(SourceError::Changed { path: path.to_owned() });
@@ -206,7 +209,7 @@ impl Source {
         files: &Files,
         known: bool,
         pool: &Pool,
-    ) -> Result<(Checkpoint, Vec<Digest>, Option<Vec<Matrix>>), SourceError> {
+    ) -> Result<(Checkpoint, Vec<Digest>, Vec<Matrix>), SourceError> {
         std::thread::scope(|scope| {
             let ahead = scope.spawn(|| match known {
                 true => {
@@ -218,7 +221,7 @@ impl Source {
             let packing = Packing::new(pool);
             let checkpoint = files.load(&packing).map_err(|error| self.refuse(error))?;
             let hashed = ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((checkpoint, hashed?, Some(packing.into_matrices())))
+            Ok((checkpoint, hashed?, packing.into_matrices()))
         })
     }
 

@@ -15,6 +15,7 @@ use tokenizers::Tokenizer;
 
 use super::alphabet::{characters, spell};
 use super::error::TokenizerError;
+use super::pieces::Pieces;
 use crate::model::load::HfVocabulary;
 
 /// Longest run of white space that is encoded. The library's way of looking ahead in one gives up
@@ -24,7 +25,7 @@ const LONGEST_SPACE: usize = 100_000;
 /// A tokenizer by the library.
 pub struct Pipeline {
     tokenizer: Tokenizer,
-    bytes: Vec<Box<[u8]>>,
+    pieces: Pieces,
     bos: Option<u32>,
     adds_bos: bool,
     ends: Vec<u32>,
@@ -33,7 +34,7 @@ pub struct Pipeline {
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline")
-            .field("vocab", &self.bytes.len())
+            .field("vocab", &self.pieces.len())
             .field("bos", &self.bos)
             .field("adds_bos", &self.adds_bos)
             .field("ends", &self.ends)
@@ -51,7 +52,7 @@ impl Pipeline {
         let mut ends = vocabulary.eos_ids.clone();
         ends.extend(id(&vocabulary.eos).filter(|end| !ends.contains(end)));
         Ok(Self {
-            bytes: token_bytes(&tokenizer, &decoder, vocabulary.vocab)?,
+            pieces: pieces(&tokenizer, &decoder, vocabulary.vocab)?,
             bos,
             adds_bos: vocabulary.adds_bos.unwrap_or(front.is_some()),
             ends,
@@ -74,7 +75,7 @@ impl Pipeline {
         }
         let encoding = self.tokenizer.encode_fast(text, false);
         let encoding = encoding.map_err(|error| failed(error.to_string()))?;
-        let vocab = self.bytes.len();
+        let vocab = self.pieces.len();
         match encoding.get_ids().iter().find(|&&id| id as usize >= vocab) {
             None => Ok(encoding.get_ids().to_vec()),
             Some(&id) => Err(TokenizerError::Outside { id, vocab }),
@@ -82,11 +83,11 @@ impl Pipeline {
     }
 
     pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
-        self.bytes.get(id as usize).map(|bytes| &**bytes).unwrap_or_default()
+        self.pieces.bytes(id)
     }
 
     pub(super) fn vocab(&self) -> usize {
-        self.bytes.len()
+        self.pieces.len()
     }
 
     pub(super) fn bos(&self) -> Option<u32> {
@@ -178,21 +179,16 @@ enum Rule {
 }
 
 /// The bytes of every id of the model, none for one that the tokenizer does not have.
-fn token_bytes(
-    tokenizer: &Tokenizer,
-    decoder: &Value,
-    vocab: usize,
-) -> Result<Vec<Box<[u8]>>, TokenizerError> {
+fn pieces(tokenizer: &Tokenizer, decoder: &Value, vocab: usize) -> Result<Pieces, TokenizerError> {
     let mut rules = Vec::new();
     rules_of(decoder, &mut rules)?;
     let characters = characters();
-    let mut bytes = vec![Box::default(); vocab];
-    for (token, id) in tokenizer.get_vocab(true) {
-        if let Some(bytes) = bytes.get_mut(id as usize) {
-            *bytes = decode(token, &rules, &characters).into();
-        }
-    }
-    Ok(bytes)
+    let ids = 0..u32::try_from(vocab).unwrap_or(u32::MAX);
+    let bytes = ids.map(|id| {
+        let token = tokenizer.id_to_token(id);
+        (token.map(|token| decode(token, &rules, &characters)).unwrap_or_default(), false)
+    });
+    Ok(Pieces::new(bytes))
 }
 
 fn rules_of(decoder: &Value, rules: &mut Vec<Rule>) -> Result<(), TokenizerError> {

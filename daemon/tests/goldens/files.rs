@@ -94,10 +94,10 @@ pub(crate) fn npy(bytes: &[u8]) -> Vec<f32> {
     data.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect()
 }
 
-/// The f32 elements of one array in an uncompressed `.npz` file, found in the archive's directory.
+/// The f32 elements of one array in an `.npz` file, found in the archive's directory.
 ///
 /// ```text
-/// "PK\1\2" .. method u16 @10 .. sizes u32 @20,24 | name, extra, comment lengths u16 @28,30,32 ..
+/// "PK\1\2" .. method u16 @10 .. sizes, packed and not, u32 @20,24 | name, extra, comment lengths u16 @28,30,32 ..
 ///          .. local header's offset u32 @42 | name | extra | comment
 /// ```
 pub(crate) fn npz(bytes: &[u8], array: &str) -> Vec<f32> {
@@ -108,10 +108,14 @@ pub(crate) fn npz(bytes: &[u8], array: &str) -> Vec<f32> {
     for _ in 0..u16_at(end + 10) {
         let name = &bytes[entry + 46..][..u16_at(entry + 28)];
         if name == format!("{array}.npy").as_bytes() {
-            assert_eq!(u16_at(entry + 10), 0, "{array} is stored, not compressed");
             let local = u32_at(entry + 42);
             let data = local + 30 + u16_at(local + 26) + u16_at(local + 28);
-            return npy(&bytes[data..data + u32_at(entry + 24)]);
+            let packed = &bytes[data..data + u32_at(entry + 20)];
+            return match u16_at(entry + 10) {
+                0 => npy(packed),
+                8 => npy(&miniz_oxide::inflate::decompress_to_vec(packed).unwrap()),
+                method => panic!("{array} is packed by method {method}"),
+            };
         }
         entry += 46 + u16_at(entry + 28) + u16_at(entry + 30) + u16_at(entry + 32);
     }

@@ -9,8 +9,10 @@
 mod builtin;
 mod files;
 mod gguf;
+mod hf;
 mod real;
 mod runner;
 mod tinygpt;
 mod tokenizer;
+mod tokenizer_json;
 mod weights;

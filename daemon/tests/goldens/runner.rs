@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tinygpt_kernels::Pool;
 use tinygptd::kv::codec::Codec;
-use tinygptd::kv::layout::Layout;
+use tinygptd::kv::layout::{BLOCK, Layout};
 use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::device::Choice;
-use tinygptd::model::load::load;
+use tinygptd::model::load::{Weights, load};
 use tinygptd::model::{Batch, Dimensions, Machine, Model, Numerics};
 
 pub(crate) struct Runner {
@@ -21,28 +21,31 @@ pub(crate) struct Runner {
 impl Runner {
     /// The same model from the bytes of its file on every executor there is.
     pub(crate) fn everywhere(file: &[u8]) -> [Self; 2] {
-        [Choice::Cpu, Choice::CandleCpu].map(|choice| Self::on(choice, file))
+        Self::everywhere_of(|pool| load(file, pool).unwrap().weights)
+    }
+
+    /// The model that `weights` reads on every executor there is.
+    pub(crate) fn everywhere_of(weights: impl Fn(&Pool) -> Weights) -> [Self; 2] {
+        [Choice::Cpu, Choice::CandleCpu].map(|choice| Self::with(choice, Numerics::Exact, &weights))
     }
 
     /// The model with weights and rows as integers, on this processor.
     pub(crate) fn fast(file: &[u8]) -> Self {
-        Self::with(Choice::Cpu, Numerics::Fast, file)
+        let weights = |pool: &Pool| load(file, pool).unwrap().weights;
+        Self::with(Choice::Cpu, Numerics::Fast, weights)
     }
 
     /// The model as exactly as this processor computes it.
     pub(crate) fn exact(file: &[u8]) -> Self {
-        Self::on(Choice::Cpu, file)
+        let weights = |pool: &Pool| load(file, pool).unwrap().weights;
+        Self::with(Choice::Cpu, Numerics::Exact, weights)
     }
 
-    fn on(choice: Choice, file: &[u8]) -> Self {
-        Self::with(choice, Numerics::Exact, file)
-    }
-
-    /// A model from the bytes of its file, caching plain f32.
-    fn with(choice: Choice, numerics: Numerics, file: &[u8]) -> Self {
+    /// A model, caching plain f32.
+    fn with(choice: Choice, numerics: Numerics, weights: impl Fn(&Pool) -> Weights) -> Self {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()));
         let machine = Machine { pool, device: choice.open(1 << 30).unwrap() };
-        let weights = load(file, &machine.pool).unwrap().weights;
+        let weights = weights(&machine.pool);
         let Dimensions { vocab, layers, .. } = weights.dimensions();
         let model = machine.assemble(weights, numerics).unwrap();
         let layout = Arc::new(Layout::new(Codec::F32, &layers));
@@ -69,6 +72,30 @@ impl Runner {
         self.seq.advance(rows);
         let logits = self.model.head(&hidden).unwrap();
         logits.chunks_exact(self.vocab).map(<[f32]>::to_vec).collect()
+    }
+
+    /// The keys and the values of a layer, `[G][T][D]` each.
+    pub(crate) fn rows(&self, layer: usize) -> [Vec<f32>; 2] {
+        let (shape, rows) = (self.seq.layout().shape(layer), self.seq.len());
+        let number = |bytes: &[u8], at: usize| {
+            f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap())
+        };
+        let blocks: Vec<_> = self.seq.views(layer, rows).collect();
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for head in 0..shape.kv_heads {
+            for (block, row) in (0..rows).map(|row| (&blocks[row / BLOCK], row % BLOCK)) {
+                let key = |at| number(block.k, (head * shape.k_dim + at) * BLOCK + row);
+                let value = |at| number(block.v, (head * BLOCK + row) * shape.v_dim + at);
+                keys.extend((0..shape.k_dim).map(key));
+                values.extend((0..shape.v_dim).map(value));
+            }
+        }
+        [keys, values]
+    }
+
+    /// L
+    pub(crate) fn layers(&self) -> usize {
+        self.seq.layout().layers()
     }
 
     /// The logits after a prompt that starts afresh.

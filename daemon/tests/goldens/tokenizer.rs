@@ -26,6 +26,11 @@ fn tokenizer(file: &GgufVocabulary, change: impl FnOnce(&mut GgufVocabulary)) ->
     Tokenizer::new(&Vocabulary::Gguf(file)).unwrap()
 }
 
+/// The tokenizer of a GGUF file.
+pub(crate) fn of_gguf(model: &[u8]) -> Tokenizer {
+    tokenizer(&vocabulary(model), unchanged)
+}
+
 fn unchanged(_: &mut GgufVocabulary) {}
 
 /// Makes the names of control tokens ordinary text; those that makers added keep their names.
@@ -39,15 +44,19 @@ fn strings(golden: &Value) -> impl Iterator<Item = (&Value, &str)> {
 
 /// A GGUF vocabulary against the ids of the tokenizer.json that it was made from.
 fn check_hugging_face(model: &str, golden: &str) {
-    let tokenizer = tokenizer(&vocabulary(&read(model)), unchanged);
-    for (case, text) in strings(&json(golden)) {
+    check_strings(&of_gguf(&read(model)), &json(golden));
+}
+
+/// Every string and every chat of a golden file.
+pub(crate) fn check_strings(tokenizer: &Tokenizer, golden: &Value) {
+    for (case, text) in strings(golden) {
         let expected = ids(&case["ids"]);
         assert_eq!(tokenizer.encode(text).unwrap(), expected, "{text:?}");
         assert_eq!(tokenizer.decode(&expected), case["decoded"].as_str().unwrap());
         let with_special = ids(&case["ids_with_special"]);
         assert_eq!(tokenizer.encode_prompt(text).unwrap(), with_special);
     }
-    for chat in json(golden)["chat"].as_array().unwrap() {
+    for chat in golden["chat"].as_array().unwrap() {
         let Some(text) = chat["expected"].as_str() else { continue };
         assert_eq!(tokenizer.encode(text).unwrap(), ids(&chat["ids"]), "{text:?}");
     }
@@ -133,11 +142,11 @@ fn every_way_of_cutting_words_has_llama_cpps_ids() {
 
 #[test]
 fn pieces_of_any_ids_of_a_real_vocabulary_are_the_decoded_whole() {
-    let file = vocabulary(&read("gguf_tiny/llama3rope/F16.gguf"));
-    check_pieces(tokenizer(&file, unchanged));
+    check_pieces(of_gguf(&read("gguf_tiny/llama3rope/F16.gguf")));
 }
 
-fn check_pieces(tokenizer: Tokenizer) {
+/// Whatever the ids, the pieces of their text are its whole.
+pub(crate) fn check_pieces(tokenizer: Tokenizer) {
     let tokenizer = Arc::new(tokenizer);
     let any_ids = proptest::collection::vec(0..tokenizer.vocab() as u32 + 2, 0..40);
     let check = |ids: Vec<u32>| {

@@ -21,7 +21,7 @@ struct Model(tempfile::TempDir);
 impl Model {
     fn new() -> Self {
         let model = Self(tempfile::tempdir().unwrap());
-        model.write("config.json", &llama().to_string());
+        model.write("config.json", llama().to_string());
         model.write("tokenizer.json", TOKENIZER);
         model.write_tensors("model.safetensors", &tensors());
         model
