@@ -31,10 +31,13 @@ fn main() {
     }
     for (first, rows) in [(0, 512), (1023, 1)] {
         for element in [Element::F32, Element::F16, Element::BF16] {
-            attention(&pool, element, first, [rows]);
+            attention(&pool, element, first, [rows], None);
         }
     }
-    attention(&pool, Element::F16, 1024, [1; 8]);
+    attention(&pool, Element::F16, 1024, [1; 8], None);
+    for (first, rows) in [(4_096, 512), (8_191, 1)] {
+        attention(&pool, Element::F16, first, [rows], Some(512));
+    }
 }
 
 /// What one core can do: independent chains of multiply-adds in registers.
@@ -128,9 +131,15 @@ fn fast(pool: &Pool, x: &Quantized, weights: &Matrix, y: &mut [f32]) {
 }
 
 /// The heads of SmolLM2-135M: sequences of so many rows from position `first` on, with one cache.
-fn attention<const S: usize>(pool: &Pool, element: Element, first: usize, rows: [usize; S]) {
+fn attention<const S: usize>(
+    pool: &Pool,
+    element: Element,
+    first: usize,
+    rows: [usize; S],
+    window: Option<usize>,
+) {
     let (heads, kv_heads, k_dim, v_dim) = (9, 3, 64, 64);
-    let (scale, softcap, window) = (0.125, None, None);
+    let (scale, softcap) = (0.125, None);
     let shape = Shape { heads, kv_heads, k_dim, v_dim, element, scale, softcap, window };
     let bytes = vec![[0x3c3c_3c3c_u32; 16]; shape.k_bytes() / 64];
     let block = Block { k: bytemuck::cast_slice(&bytes), v: bytemuck::cast_slice(&bytes) };
@@ -142,10 +151,13 @@ fn attention<const S: usize>(pool: &Pool, element: Element, first: usize, rows: 
     });
     let q = noise(4, start * shape.heads * shape.k_dim);
     let mut out = vec![0.0; start * shape.heads * shape.v_dim];
-    let pairs: usize = rows.iter().map(|rows| (first + 1..=first + rows).sum::<usize>()).sum();
+    let seen = |tokens: usize| window.map_or(tokens, |window| tokens.min(window));
+    let pairs = rows.iter().map(|rows| (first + 1..=first + rows).map(seen).sum::<usize>());
+    let pairs: usize = pairs.sum();
     let flops = (2 * pairs * shape.heads * (shape.k_dim + shape.v_dim)) as f64;
     let rate = rate(flops, || attend(pool, &shape, &seqs, &q, &mut out));
-    println!("attend {rows:?} rows at {first}, {element:?}: {rate:.1}");
+    let window = window.map_or(String::new(), |window| format!(", window {window}"));
+    println!("attend {rows:?} rows at {first}{window}, {element:?}: {rate:.1}");
 }
 
 /// The best rate of repeated runs over a quarter of a second, in units of 1e9 per second.

@@ -3,8 +3,10 @@
 //! Results lie in [`Buffer`]s, which a [`Host`] lends and takes back when they are dropped: a step
 //! of a size that was run before allocates nothing for them.
 
+mod buffer;
+
 use std::cell::RefCell;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use tinygpt_kernels::{
@@ -12,6 +14,7 @@ use tinygpt_kernels::{
     linear_fast, norm,
 };
 
+pub use self::buffer::Buffer;
 use super::executor::{Executor, Scores};
 use super::load::{Linear, Norm};
 use super::{Batch, Numerics};
@@ -30,15 +33,6 @@ pub struct Host {
     /// Without elements.
     spare_views: RefCell<Vec<Block<'static>>>,
     spare_sequences: RefCell<Vec<Sequence<'static>>>,
-}
-
-/// Numbers `[T][width]` that go back to their [`Host`], if they come from one.
-#[derive(Debug)]
-pub struct Buffer<'h> {
-    host: Option<&'h Host>,
-    memory: Vec<f32>,
-    len: usize,
-    width: usize,
 }
 
 /// Rows on their way into products: as they are, and as 8-bit integers where the numerics want
@@ -378,28 +372,6 @@ fn are_quantised(layers: &[&Linear]) -> bool {
     layers.iter().all(|layer| layer.weight.is_quantised())
 }
 
-impl Buffer<'_> {
-    /// Numbers `[T][width]` from elsewhere.
-    pub(super) fn of(numbers: Vec<f32>, width: usize) -> Self {
-        Self { host: None, len: numbers.len(), memory: numbers, width }
-    }
-
-    /// Keeps the first `rows` rows.
-    pub(super) fn keep_rows(&mut self, rows: usize) {
-        self.len = self.len.min(rows * self.width);
-    }
-
-    /// T.
-    fn rows(&self) -> usize {
-        self.len / self.width
-    }
-
-    /// The numbers of some rows.
-    fn slice(&self, rows: &Range<usize>) -> &[f32] {
-        &self[rows.start * self.width..rows.end * self.width]
-    }
-}
-
 impl Drop for Angles<'_> {
     fn drop(&mut self) {
         self.host.spare_positions.replace(std::mem::take(&mut self.positions));
@@ -409,27 +381,5 @@ impl Drop for Angles<'_> {
 impl Drop for Input<'_> {
     fn drop(&mut self) {
         self.host.spare_quantized.borrow_mut().extend(self.quantized.take());
-    }
-}
-
-impl Deref for Buffer<'_> {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        &self.memory[..self.len]
-    }
-}
-
-impl DerefMut for Buffer<'_> {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.memory[..self.len]
-    }
-}
-
-impl Drop for Buffer<'_> {
-    fn drop(&mut self) {
-        if let Some(host) = self.host {
-            host.spare.borrow_mut().push(std::mem::take(&mut self.memory));
-        }
     }
 }
