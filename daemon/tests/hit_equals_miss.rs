@@ -2,14 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-#[path = "../../tests/src/seeded.rs"]
-#[expect(unreachable_pub, reason = "another crate has it as a module of its own")]
-mod seeded;
 
 use std::path::Path;
 
 use common::{Ask, Reply, Running, Setup, collect, prompt};
-use seeded::Shape;
+use tinygpt_tests::directory;
+use tinygpt_tests::seeded::Shape;
 use tinygptd::engine::Source;
 use tinygptd::engine::job::{Persist, Policy, Reason, Verdict};
 use tinygptd::kv::codec::Codec;
@@ -237,6 +235,16 @@ fn windows_shared_heads_and_experts_have_the_bits_of_a_miss_on_every_way() {
         shape.write(&path).unwrap();
         check_every_way(&path, &format!("{shape:?}"));
     }
+}
+
+#[test]
+fn blocks_with_a_part_for_each_window_have_the_bits_of_a_miss_on_every_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("gemma");
+    directory::write_gemma(&path).unwrap();
+    let layout = Setup::default().model(&path).start().info().layout(Codec::F16).clone();
+    assert_eq!(layout.parts().len(), 2);
+    check_every_way(&path, "gemma");
 }
 
 /// Together, on a part, and after a restart.

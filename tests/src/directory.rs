@@ -1,4 +1,4 @@
-//! A small Llama with seeded weights, as a Hugging Face directory: for behaviour, not for sense.
+//! Small models with seeded weights, as Hugging Face directories: for behaviour, not for sense.
 
 use std::path::Path;
 use std::{fs, io};
@@ -12,19 +12,56 @@ pub const SHARDS: [&str; 2] =
 /// Which tensor is in which.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// Makes the directory.
+/// Makes the directory of a Llama.
 ///
 /// # Errors
 /// When the file system refuses.
 pub fn write(directory: &Path) -> io::Result<()> {
+    write_model(directory, &config(), &tensors())
+}
+
+/// Makes the directory of a Gemma 3: one layer with a window, one without.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn write_gemma(directory: &Path) -> io::Result<()> {
+    let more = |layer| {
+        let norm = |name: &str, width| (format!("model.layers.{layer}.{name}.weight"), vec![width]);
+        let head = WIDTH / 4;
+        [
+            norm("pre_feedforward_layernorm", WIDTH),
+            norm("post_feedforward_layernorm", WIDTH),
+            norm("self_attn.q_norm", head),
+            norm("self_attn.k_norm", head),
+        ]
+    };
+    let mut config = config();
+    let gemma = json!({
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": WIDTH / 4,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24,
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+        "sliding_window": 40, "layer_types": ["sliding_attention", "full_attention"]
+    });
+    for (key, value) in gemma.as_object().into_iter().flatten() {
+        config[key] = value.clone();
+    }
+    let tensors: Vec<_> = tensors().into_iter().chain((0..2).flat_map(more)).collect();
+    write_model(directory, &config, &tensors)
+}
+
+fn write_model(
+    directory: &Path,
+    config: &Value,
+    tensors: &[(String, Vec<usize>)],
+) -> io::Result<()> {
     fs::create_dir(directory)?;
-    let (tensors, mut map) = (tensors(), serde_json::Map::new());
+    let mut map = serde_json::Map::new();
     for (shard, half) in SHARDS.iter().zip(tensors.chunks(tensors.len().div_ceil(2))) {
         fs::write(directory.join(shard), safetensors(half))?;
         map.extend(half.iter().map(|(name, _)| (name.clone(), json!(shard))));
     }
     let files = [
-        ("config.json", config()),
+        ("config.json", config.clone()),
         ("tokenizer.json", tokenizer()),
         (INDEX, json!({"weight_map": map})),
     ];
