@@ -7,13 +7,15 @@ mod seeded;
 
 use runner::{Logits, Runner, numbers, prompt};
 use seeded::{CONTEXT, Kept, VOCAB};
+use tinygpt_kernels::Matrix;
 use tinygpt_kernels::sample::uniform;
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::layout::Window;
 use tinygptd::model::Numerics;
 use tinygptd::model::device::Choice;
 use tinygptd::model::load::{
-    ExpertsConfig, Gelu, GemmaConfig, GptConfig, LlamaConfig, Mlp, RopeConfig, Weights,
+    Dense, ExpertsConfig, Gelu, GemmaConfig, GptConfig, Linear, LlamaConfig, Mlp, RopeConfig,
+    Weights,
 };
 
 /// Longer than any window and any chunk.
@@ -234,8 +236,6 @@ fn what_lies_before_the_windows_of_all_layers_changes_nothing() {
 
 #[test]
 fn keys_and_values_that_are_the_same_for_two_heads_are_shared_with_the_same_bits() {
-    use tinygpt_kernels::Matrix;
-    use tinygptd::model::load::Linear;
     let config = GptConfig { kv_heads: 2, ..seeded::gpt_config() };
     let shared = seeded::gpt(config, Kept::Plain);
     let mut each = seeded::gpt(shared.config.clone(), Kept::Plain);
@@ -281,4 +281,46 @@ fn experts_that_are_all_the_same_are_one_mlp_when_their_weights_sum_to_one() {
     let (ours, theirs) = (logits(Weights::Gpt(mixed)), logits(Weights::Gpt(single)));
     let far = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(far < 1e-4, "{far}");
+}
+
+/// A router of zeros finds all experts alike, so the first two share each row: they are one MLP
+/// of twice the size, whose outputs are halved.
+#[test]
+fn two_experts_are_one_mlp_of_both() {
+    let config =
+        GptConfig { experts: Some(ExpertsConfig { count: 4, top: 2 }), ..seeded::gpt_config() };
+    let mut mixed = seeded::gpt(config, Kept::Plain);
+    let mut single = seeded::gpt(mixed.config.clone(), Kept::Plain);
+    single.config.experts = None;
+    for (mixed, single) in mixed.blocks.iter_mut().zip(&mut single.blocks) {
+        let Mlp::Experts(experts) = &mut mixed.mlp else { panic!("experts") };
+        let (n, k) = (experts.router.weight.n(), experts.router.weight.k());
+        experts.router.weight = Matrix::from_f32(n, k, &vec![0.0; n * k]);
+        single.mlp = Mlp::Dense(both(&experts.experts[0], &experts.experts[1]));
+    }
+    let (ours, theirs) = (logits(Weights::Gpt(mixed)), logits(Weights::Gpt(single)));
+    let far = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(far < 1e-4, "{far}");
+}
+
+/// `(a(x) + b(x)) / 2`
+fn both(a: &Dense, b: &Dense) -> Dense {
+    let rows = |of: &Linear| -> Vec<Vec<f32>> {
+        let mut rows = vec![vec![0.0; of.weight.k()]; of.weight.n()];
+        rows.iter_mut().enumerate().for_each(|(n, row)| of.weight.row(n, row));
+        rows
+    };
+    let bias = |of: &Linear| of.bias.clone().unwrap();
+    let inner = [rows(&a.fc_in), rows(&b.fc_in)].concat();
+    let outer = rows(&a.fc_out).into_iter().zip(rows(&b.fc_out)).map(|(a, b)| [a, b].concat());
+    let halved: Vec<f32> = outer.flatten().map(|x| x / 2.0).collect();
+    let (m, c) = (inner.len(), inner[0].len());
+    let biases = bias(&a.fc_out).into_iter().zip(bias(&b.fc_out)).map(|(a, b)| (a + b) / 2.0);
+    Dense {
+        fc_in: Linear {
+            weight: Matrix::from_f32(m, c, &inner.concat()),
+            bias: Some([bias(&a.fc_in), bias(&b.fc_in)].concat()),
+        },
+        fc_out: Linear { weight: Matrix::from_f32(c, m, &halved), bias: Some(biases.collect()) },
+    }
 }
