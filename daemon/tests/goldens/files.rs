@@ -15,14 +15,17 @@ fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// A golden file: from the folder that `TINYGPT_GOLDEN` names, else from this repository.
+/// A golden file: from the folder that `TINYGPT_GOLDEN` names, from this repository, or made under
+/// `target/golden`.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    let own = workspace().join("tests/golden");
+    let own = ["tests/golden", "target/golden"].map(|folder| workspace().join(folder));
     let named = std::env::var_os("TINYGPT_GOLDEN").map(PathBuf::from);
-    let found = named.into_iter().chain([own]).map(|folder| folder.join(name));
+    let found = named.into_iter().chain(own).map(|folder| folder.join(name));
     let found = found.into_iter().find(|path| path.exists());
     if found.is_none() {
-        skip(&format!("golden file {name} is neither in $TINYGPT_GOLDEN nor in tests/golden"));
+        skip(&format!(
+            "golden file {name} is neither in $TINYGPT_GOLDEN nor in tests/golden, and was not made"
+        ));
     }
     found
 }

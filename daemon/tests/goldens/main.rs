@@ -10,6 +10,7 @@ mod builtin;
 mod files;
 mod gguf;
 mod hf;
+mod mlx;
 mod real;
 mod runner;
 mod tinygpt;

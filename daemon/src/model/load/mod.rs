@@ -19,6 +19,7 @@ mod ggml;
 mod gguf;
 mod hf;
 mod input;
+mod mlx;
 mod pack;
 mod safetensors;
 mod tinygpt;

@@ -167,7 +167,7 @@ impl Parts {
     ) -> Result<Option<Matrix>, LoadError> {
         const NAME: &str = "lm_head.weight";
         if self.tied {
-            tensors.ignore(|name| name == NAME);
+            tensors.ignore(|name| name.starts_with("lm_head."));
             return Ok(None);
         }
         tensors.matrix(NAME, config.vocab, config.width).map(Some)

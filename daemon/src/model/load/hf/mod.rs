@@ -9,6 +9,7 @@ mod config;
 mod decoder;
 mod directory;
 mod families;
+mod quantised;
 mod rope;
 mod tensors;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use self::directory::CONFIG;
 pub(super) use self::directory::{Directory, survey};
 use self::families::Family;
 use self::tensors::Tensors;
+use super::mlx::Quantization;
 use super::{Checkpoint, LoadError, Packing, Vocabulary};
 
 impl Directory {
@@ -27,10 +29,13 @@ impl Directory {
     pub(super) fn load(&self, packing: &Packing<'_>) -> Result<Checkpoint, LoadError> {
         let config = self.json(CONFIG)?.unwrap_or_default();
         let config = Config::new(config).map_err(|error| error.within(CONFIG))?;
+        let quantization = Quantization::of(|key| config.get(key));
+        let quantization = quantization.map_err(|error| error.within(CONFIG))?;
         let plan = Family::plan(&config).map_err(|error| error.within(CONFIG))?;
         let vocabulary = self.vocabulary(&config, plan.vocab())?;
-        let tensors = Tensors::open(self, plan.family.name(), packing)?;
-        let quantisation = tensors.commonest_type().to_owned();
+        let name = quantization.as_ref().map(Quantization::name);
+        let tensors = Tensors::open(self, plan.family.name(), quantization, packing)?;
+        let quantisation = name.unwrap_or_else(|| tensors.commonest_type().to_owned());
         Ok(Checkpoint {
             vocabulary_digest_input: vocabulary.canonical(),
             architecture: plan.family.name().into(),

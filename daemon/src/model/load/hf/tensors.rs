@@ -6,8 +6,10 @@ use std::ops::Range;
 use tinygpt_kernels::{Format, Matrix};
 
 use super::Directory;
+use super::quantised::{Quantised, Rows, scale_type};
 use crate::model::load::ggml::{self, GgmlType};
 use crate::model::load::input::Input;
+use crate::model::load::mlx::{Choice, Quantization, Scheme};
 use crate::model::load::safetensors::{self, Dtype, Tensor};
 use crate::model::load::{Linear, LoadError, Norm, Packing};
 
@@ -17,6 +19,7 @@ pub(super) struct Tensors<'a> {
     unused: BTreeMap<String, Stored<'a>>,
     files: Vec<String>,
     architecture: &'static str,
+    quantization: Option<Quantization>,
     packing: &'a Packing<'a>,
 }
 
@@ -34,6 +37,7 @@ impl<'a> Tensors<'a> {
     pub(super) fn open(
         directory: &'a Directory,
         architecture: &'static str,
+        quantization: Option<Quantization>,
         packing: &'a Packing<'a>,
     ) -> Result<Self, LoadError> {
         let files: Vec<String> = directory.weights().iter().map(|file| file.name()).collect();
@@ -48,7 +52,7 @@ impl<'a> Tensors<'a> {
                 }
             }
         }
-        let tensors = Self { unused, files, architecture, packing };
+        let tensors = Self { unused, files, architecture, quantization, packing };
         directory.index.as_ref().map_or(Ok(()), |index| tensors.check(index))?;
         Ok(tensors)
     }
@@ -85,8 +89,8 @@ impl<'a> Tensors<'a> {
 
     /// A matrix `[n, k]` in its own precision.
     pub(super) fn matrix(&mut self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let plain = self.take(name, &[n, k])?;
-        self.rows(&plain, 0..n, k).map_err(|error| self.within(plain.file, error))
+        let (file, weight) = self.weight(name, n, k)?;
+        self.rows(&weight, 0..n, k).map_err(|error| self.within(file, error))
     }
 
     /// A layer `[n, k]`, with a bias or without one.
@@ -109,9 +113,9 @@ impl<'a> Tensors<'a> {
         n: [usize; P],
         k: usize,
     ) -> Result<[Linear; P], LoadError> {
-        let plain = self.take(&format!("{name}.weight"), &[n.iter().sum(), k])?;
-        let layer = |rows| Ok(Linear { weight: self.rows(&plain, rows, k)?, bias: None });
-        each(parts(n), layer).map_err(|error| self.within(plain.file, error))
+        let (file, weight) = self.weight(&format!("{name}.weight"), n.iter().sum(), k)?;
+        let layer = |rows| Ok(Linear { weight: self.rows(&weight, rows, k)?, bias: None });
+        each(parts(n), layer).map_err(|error| self.within(file, error))
     }
 
     /// Matrices `[n, k]` that are stored side by side, as `[k, n of all]`.
@@ -138,9 +142,22 @@ impl<'a> Tensors<'a> {
 
     /// Numbers that are no product's.
     pub(super) fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let Plain { dtype, range, input, file } = self.take(name, shape)?;
-        let bytes = input.read(range).map_err(|error| self.within(file, error))?;
-        Ok(ggml::plain(dtype, &bytes).unwrap_or_default())
+        let plain = self.take(name, shape)?;
+        plain.numbers().map_err(|error| self.within(plain.file, error))
+    }
+
+    /// The same of a table `[n, k]` that may be quantised.
+    pub(super) fn table(&mut self, name: &str, n: usize, k: usize) -> Result<Vec<f32>, LoadError> {
+        let (file, weight) = self.weight(name, n, k)?;
+        let numbers = match &weight {
+            Weight::Plain(plain) => plain.numbers(),
+            Weight::Quantised(_) => self.rows(&weight, 0..n, k).map(|matrix| {
+                let mut numbers = vec![0.0; n * k];
+                numbers.chunks_exact_mut(k).enumerate().for_each(|(n, row)| matrix.row(n, row));
+                numbers
+            }),
+        };
+        numbers.map_err(|error| self.within(file, error))
     }
 
     /// Fails if a tensor has found no use.
@@ -151,22 +168,87 @@ impl<'a> Tensors<'a> {
         Err(self.within(stored.file, error))
     }
 
+    /// The weights `[n, k]` of a layer, and the file that they are in.
+    fn weight(&mut self, name: &str, n: usize, k: usize) -> Result<(usize, Weight<'a>), LoadError> {
+        match self.scheme(name, k)? {
+            Some(scheme) => self.quantised(name, scheme, n, k),
+            None => self.take(name, &[n, k]).map(|plain| (plain.file, Weight::Plain(plain))),
+        }
+    }
+
+    /// How the weights of a layer are quantised, if they are.
+    fn scheme(&self, name: &str, k: usize) -> Result<Option<Scheme>, LoadError> {
+        let Some(quantization) = &self.quantization else { return Ok(None) };
+        match quantization.choice(module(name)) {
+            Choice::Plain => return Ok(None),
+            Choice::Quantised(scheme) => return Ok(Some(scheme)),
+            Choice::Unsaid => {}
+        }
+        let scales = self.unused.get(&format!("{}.scales", module(name)));
+        let Some((weight, scales)) = self.unused.get(name).zip(scales) else { return Ok(None) };
+        let widths = [weight, scales].map(|one| one.tensor.shape.last().copied().unwrap_or(0));
+        let scheme = scale_type(scales.tensor.dtype)
+            .map(|scale_type| Scheme::inferred(name, k, (widths[0], widths[1]), scale_type));
+        scheme.transpose().map_err(|error| self.within(weight.file, error))
+    }
+
+    fn quantised(
+        &mut self,
+        name: &str,
+        scheme: Scheme,
+        n: usize,
+        k: usize,
+    ) -> Result<(usize, Weight<'a>), LoadError> {
+        let (words, groups) = scheme.widths(name, k)?;
+        let codes = self.shaped(name, &[n, words])?;
+        let scales_name = format!("{}.scales", module(name));
+        let scales = self.shaped(&scales_name, &[n, groups])?;
+        let biases_name = format!("{}.biases", module(name));
+        let biases = scheme.has_biases().then(|| self.shaped(&biases_name, &[n, groups]));
+        let biases = biases.transpose()?;
+        let known = scale_type(scales.tensor.dtype).filter(|&scale_type| scheme.takes(scale_type));
+        let scale_type = known.ok_or_else(|| self.unreadable(&scales_name, &scales))?;
+        if codes.tensor.dtype != Dtype::U32 {
+            return Err(self.unreadable(name, &codes));
+        }
+        let others = |biases: &&Stored<'_>| biases.tensor.dtype != scales.tensor.dtype;
+        if let Some(biases) = biases.as_ref().filter(others) {
+            return Err(self.unreadable(&biases_name, biases));
+        }
+        let rows = |Stored { tensor, input, .. }: Stored<'a>| Rows {
+            input,
+            row: tensor.range.len() / n,
+            range: tensor.range,
+        };
+        let file = codes.file;
+        let (codes, scales, biases) = (rows(codes), rows(scales), biases.map(rows));
+        Ok((file, Weight::Quantised(Quantised { scheme, scale_type, codes, scales, biases })))
+    }
+
     /// A tensor of this shape and of plain numbers.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Plain<'a>, LoadError> {
-        let stored = self.unused.remove(name);
-        let missing = || LoadError::MissingTensor { tensor: name.into() };
-        let Stored { tensor, input, file } = stored.ok_or_else(missing)?;
-        let expected: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
-        if tensor.shape != expected {
-            let (tensor, found) = (name.into(), tensor.shape);
-            return Err(self.within(file, LoadError::Shape { tensor, expected, found }));
-        }
-        let unreadable = || LoadError::Unsupported {
-            what: format!("the element type of tensor \"{name}\""),
-            detail: tensor.dtype.name().into(),
-        };
-        let dtype = tensor.dtype.plain().ok_or_else(|| self.within(file, unreadable()))?;
+        let stored = self.shaped(name, shape)?;
+        let dtype = stored.tensor.dtype.plain().ok_or_else(|| self.unreadable(name, &stored))?;
+        let Stored { tensor, input, file } = stored;
         Ok(Plain { dtype, range: tensor.range, input, file })
+    }
+
+    /// A tensor of this shape.
+    fn shaped(&mut self, name: &str, shape: &[usize]) -> Result<Stored<'a>, LoadError> {
+        let stored = self.unused.remove(name);
+        let stored = stored.ok_or_else(|| LoadError::MissingTensor { tensor: name.into() })?;
+        let expected: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
+        if stored.tensor.shape == expected {
+            return Ok(stored);
+        }
+        let (tensor, found) = (name.into(), stored.tensor.shape);
+        Err(self.within(stored.file, LoadError::Shape { tensor, expected, found }))
+    }
+
+    fn unreadable(&self, name: &str, stored: &Stored<'_>) -> LoadError {
+        let what = format!("the element type of tensor \"{name}\"");
+        let detail = stored.tensor.dtype.name().into();
+        self.within(stored.file, LoadError::Unsupported { what, detail })
     }
 
     fn within(&self, file: usize, error: LoadError) -> LoadError {
@@ -174,7 +256,16 @@ impl<'a> Tensors<'a> {
     }
 
     /// Some rows of `[n, k]`, read where they are packed.
-    fn rows(&self, plain: &Plain<'a>, rows: Range<usize>, k: usize) -> Result<Matrix, LoadError> {
+    fn rows(&self, weight: &Weight<'a>, rows: Range<usize>, k: usize) -> Result<Matrix, LoadError> {
+        let plain = match weight {
+            Weight::Plain(plain) => plain,
+            Weight::Quantised(quantised) => {
+                let format = quantised.scheme.format();
+                return self.packing.matrix(rows.len(), k, format, |part, tile| {
+                    quantised.fill(&(rows.start + part.start..rows.start + part.end), tile)
+                });
+            }
+        };
         let (format, row) = (plain.format()?, k * plain.dtype.block_bytes());
         let begin = plain.range.start + rows.start * row;
         self.packing.matrix(rows.len(), k, format, |part, tile| {
@@ -208,6 +299,13 @@ impl<'a> Tensors<'a> {
     }
 }
 
+/// The weights of a layer that were taken.
+#[derive(Debug)]
+enum Weight<'a> {
+    Plain(Plain<'a>),
+    Quantised(Quantised<'a>),
+}
+
 /// A tensor of plain numbers that was taken.
 #[derive(Debug)]
 struct Plain<'a> {
@@ -218,6 +316,11 @@ struct Plain<'a> {
 }
 
 impl Plain<'_> {
+    fn numbers(&self) -> Result<Vec<f32>, LoadError> {
+        let bytes = self.input.read(self.range.clone())?;
+        Ok(ggml::plain(self.dtype, &bytes).unwrap_or_default())
+    }
+
     fn format(&self) -> Result<Format, LoadError> {
         let unreadable = || LoadError::Unsupported {
             what: "an element type".into(),
@@ -225,6 +328,11 @@ impl Plain<'_> {
         };
         self.dtype.format().ok_or_else(unreadable)
     }
+}
+
+/// The path of a layer, from the name of its weights.
+fn module(name: &str) -> &str {
+    name.strip_suffix(".weight").unwrap_or(name)
 }
 
 /// What lies one after another.

@@ -5,6 +5,8 @@
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 
+use tinygpt_kernels::{Code, Table};
+
 use super::*;
 use crate::model::load::ggml::{self, GgmlType};
 use crate::model::load::{BUILTIN, LoadError, load_file};
@@ -97,6 +99,26 @@ fn every_kind_of_weights_can_be_kept() {
     assert!(pack.matrix(TYPES, 19, 256, Format::F32).is_none());
     assert!(pack.matrix(0, 20, 256, Format::F32).is_none());
     assert!(pack.matrix(0, 19, 256, Format::F16).is_none());
+}
+
+#[test]
+fn weights_that_mlx_quantised_can_be_kept() {
+    let (n, k, codes) = (19, 64, vec![1; 19 * 64]);
+    let matrix = |format, scale, min: Option<&[f32]>| {
+        Matrix::from_codes(n, k, format, &codes, &[scale; 38], min)
+    };
+    let code = Code { bits: 2, zero: 0 };
+    let matrices = [
+        matrix(Format::Affine { code, group: 32, min: true }, 0.5, Some(&[0.25; 38])),
+        // Scales beyond f16, as bf16.
+        matrix(Format::Table { table: Table::E2M1, group: 32 }, 2.0_f32.powi(99), None),
+        matrix(Format::E4M3 { group: 32 }, 2.0_f32.powi(-99), None),
+    ];
+    let pack = open(&written(matrices.to_vec())).unwrap();
+    for (index, matrix) in matrices.iter().enumerate() {
+        let kept = pack.matrix(index, n, k, matrix.format()).unwrap();
+        assert_eq!((kept.parts(), kept.scales_kept()), (matrix.parts(), matrix.scales_kept()));
+    }
 }
 
 /// If this fails, packed bytes or the format have changed: raise `PACKING` of the kernels, or the

@@ -1,4 +1,4 @@
-//! GPT-2: learned positions, and weights that are stored `[in, out]`.
+//! GPT-2: learned positions, and weights that are stored `[in, out]`, or as MLX writes them.
 
 use super::Body;
 use crate::kv::layout::Window;
@@ -56,17 +56,44 @@ pub(super) fn weights(
     tensors: &mut Tensors<'_>,
 ) -> Result<GptWeights, LoadError> {
     let GptConfig { width, context, vocab, .. } = config;
-    let prefix = if tensors.contains("transformer.wte.weight") { "transformer." } else { "" };
-    tensors.ignore(|name| is_mask(name) || name == "lm_head.weight");
-    let blocks = (0..config.layers).map(|layer| block(&config, tensors, prefix, layer));
+    let form = Form::of(tensors);
+    tensors.ignore(|name| is_mask(name) || name.starts_with("lm_head."));
+    let blocks = (0..config.layers).map(|layer| block(&config, tensors, form, layer));
     let blocks = blocks.collect::<Result<_, _>>()?;
+    let prefix = form.prefix();
     Ok(GptWeights {
         token_embedding: tensors.matrix(&format!("{prefix}wte.weight"), vocab, width)?,
-        position_embedding: tensors.numbers(&format!("{prefix}wpe.weight"), &[context, width])?,
+        position_embedding: tensors.table(&format!("{prefix}wpe.weight"), context, width)?,
         final_norm: tensors.layer_norm(&format!("{prefix}ln_f"), width)?,
         blocks,
         config,
     })
+}
+
+/// Whose names the tensors have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    /// The body's alone.
+    Bare,
+    /// Those of the body in a model.
+    Whole,
+    /// MLX's, which stores the weights of layers `[out, in]`.
+    Mlx,
+}
+
+impl Form {
+    fn of(tensors: &Tensors<'_>) -> Self {
+        let has = |form: &Self| tensors.contains(&format!("{}wte.weight", form.prefix()));
+        [Self::Whole, Self::Mlx].into_iter().find(has).unwrap_or(Self::Bare)
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Bare => "",
+            Self::Whole => "transformer.",
+            Self::Mlx => "model.",
+        }
+    }
 }
 
 /// What hides later tokens is stored with old models.
@@ -77,16 +104,16 @@ fn is_mask(name: &str) -> bool {
 fn block(
     config: &GptConfig,
     tensors: &mut Tensors<'_>,
-    prefix: &str,
+    form: Form,
     layer: usize,
 ) -> Result<GptBlock, LoadError> {
     let GptConfig { width, mlp, .. } = *config;
-    let name = |part: &str| format!("{prefix}h.{layer}.{part}");
+    let name = |part: &str| format!("{}h.{layer}.{part}", form.prefix());
     let norm = tensors.layer_norm(&name("ln_1"), width)?;
-    let [q, k, v] = projections(tensors, &name("attn.c_attn"), [width; 3], width)?;
-    let [o] = projections(tensors, &name("attn.c_proj"), [width], width)?;
-    let [fc_in] = projections(tensors, &name("mlp.c_fc"), [mlp], width)?;
-    let [fc_out] = projections(tensors, &name("mlp.c_proj"), [width], mlp)?;
+    let [q, k, v] = projections(tensors, form, &name("attn.c_attn"), [width; 3], width)?;
+    let [o] = projections(tensors, form, &name("attn.c_proj"), [width], width)?;
+    let [fc_in] = projections(tensors, form, &name("mlp.c_fc"), [mlp], width)?;
+    let [fc_out] = projections(tensors, form, &name("mlp.c_proj"), [width], mlp)?;
     Ok(GptBlock {
         attention: Attention { norm, q, k, v, o, q_norm: None, k_norm: None },
         norm: tensors.layer_norm(&name("ln_2"), width)?,
@@ -94,14 +121,18 @@ fn block(
     })
 }
 
-/// Layers `[n, k]` side by side in one, stored `[k, n of all]`.
+/// Layers `[n, k]` in one, stored side by side as `[k, n of all]`, or below one another.
 fn projections<const P: usize>(
     tensors: &mut Tensors<'_>,
+    form: Form,
     name: &str,
     n: [usize; P],
     k: usize,
 ) -> Result<[Linear; P], LoadError> {
-    let weights = tensors.transposed(&format!("{name}.weight"), n, k)?;
+    let weights = match form {
+        Form::Mlx => tensors.fused(name, n, k)?.map(|layer| layer.weight),
+        _ => tensors.transposed(&format!("{name}.weight"), n, k)?,
+    };
     let biases = tensors.numbers(&format!("{name}.bias"), &[n.iter().sum()])?;
     let mut biases = biases.into_iter();
     let mut sizes = n.into_iter();

@@ -4,6 +4,7 @@
 
 mod config;
 mod directory;
+mod quantised;
 mod text;
 
 use std::fs;
