@@ -21,6 +21,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # What a person may have set for the daemon they use; the tests start their own.
 SETTINGS = ("TINYGPT_SOCKET", "TINYGPT_CACHE_DIR", "TINYGPT_CONFIG")
 
+# As in the Makefile: the programs under test are those that `make install` installs.
+WORKSPACE = ("--workspace", "--features", "tinygpt-client/pull")
+
 RESULT = re.compile(r"^test (.+?) \.\.\. (ok|FAILED|ignored)\b(.*)")
 CAPTURED = re.compile(r"^---- (.+) stdout ----$")
 SKIPPED = re.compile(r"^skipped: (.*)")
@@ -60,9 +63,9 @@ def main() -> int:
 
 def rust_tests(tally: Tally) -> None:
     """The programs are built first, for tests start them as processes."""
-    if subprocess.run(["cargo", "build", "--workspace", "--bins", "--tests"]).returncode:
+    if subprocess.run(["cargo", "build", *WORKSPACE, "--bins", "--tests"]).returncode:
         return tally.fail("the workspace does not build")
-    command = ["cargo", "test", "--workspace", "--no-fail-fast", "--", "--show-output"]
+    command = ["cargo", "test", *WORKSPACE, "--no-fail-fast", "--", "--show-output"]
     status = stream(command, lambda lines: count_rust(lines, tally))
     if status and not tally.failed:
         tally.fail("the Rust tests did not run to their end")

@@ -10,6 +10,7 @@ use tinygpt_client::exit::Exit;
 
 use crate::cache::CacheCommand;
 use crate::detokenize::DetokenizeArgs;
+use crate::pull::PullArgs;
 use crate::sample::SampleArgs;
 use crate::score::ScoreArgs;
 use crate::tokenize::TokenizeArgs;
@@ -102,6 +103,8 @@ pub(crate) struct ModelArg {
 pub(crate) enum Command {
     #[command(flatten)]
     Asking(Asking),
+    /// Fetch a model from Hugging Face, and print the path for `tinygptd --model`
+    Pull(PullArgs),
     /// Print a completion script
     Completions {
         /// For which shell

@@ -14,21 +14,21 @@ pub enum Exit {
     Usage = 2,
     /// No daemon answers, and none was or could be started.
     NoDaemon = 3,
-    /// No such model or cache entry.
+    /// No such model, repository or cache entry.
     NotFound = 4,
-    /// The daemon refused the request as it is.
+    /// The daemon refused the request as it is, or this client cannot do it.
     Refused = 5,
-    /// The daemon is full.
+    /// The daemon is full, or the disk.
     Exhausted = 6,
     /// The time given was not enough.
     Deadline = 7,
     /// The daemon cancelled the request.
     Cancelled = 8,
-    /// The daemon is there and cannot serve now, or went away in the middle.
+    /// The daemon, or a hub, is there and cannot serve now, or went away in the middle.
     Unavailable = 9,
-    /// Something on disk is corrupt.
+    /// Something on disk is corrupt, or what came from a hub.
     DataLoss = 10,
-    /// The daemon belongs to somebody else.
+    /// The daemon or the repository belongs to somebody else.
     Denied = 11,
     /// Some lines of a batch failed.
     Partial = 12,
@@ -69,14 +69,18 @@ impl Exit {
             Self::Failed => "failed in a way that has no code of its own",
             Self::Usage => "the command line or the input makes no sense",
             Self::NoDaemon => "no daemon answers, and none was or could be started",
-            Self::NotFound => "no such model or cache entry",
-            Self::Refused => "the daemon refused the request: an invalid or unsupported argument",
-            Self::Exhausted => "the daemon is full: its queue or a budget",
+            Self::NotFound => "no such model, repository or cache entry",
+            Self::Refused => "the request is refused: invalid, or not supported",
+            Self::Exhausted => {
+                "something is full: the daemon's queue, a budget, the disk under a download"
+            }
             Self::Deadline => "the time given was not enough",
             Self::Cancelled => "the daemon cancelled the request",
-            Self::Unavailable => "the daemon cannot serve now, or went away",
-            Self::DataLoss => "something in the cache is corrupt",
-            Self::Denied => "the daemon belongs to another user",
+            Self::Unavailable => "the daemon or the hub cannot serve now, or went away",
+            Self::DataLoss => "something in the cache or in a download is corrupt",
+            Self::Denied => {
+                "not allowed: another user's daemon, or a repository that wants a token"
+            }
             Self::Partial => "some lines of a batch failed",
             Self::Interrupted => "interrupted by Ctrl-C",
         }

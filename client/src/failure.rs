@@ -41,6 +41,9 @@ pub(crate) enum Failure {
     /// What was asked makes no sense.
     #[error("{0}")]
     Usage(String),
+    /// A model could not be pulled.
+    #[error("{words}")]
+    Pull { exit: Exit, words: String },
     /// Input cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Input { path: PathBuf, source: io::Error },
@@ -75,6 +78,7 @@ impl Failure {
             Self::Connect { .. } | Self::Start(_) => Exit::NoDaemon,
             Self::NotReady { .. } | Self::Overdue(_) => Exit::Deadline,
             Self::CutShort => Exit::Unavailable,
+            Self::Pull { exit, .. } => *exit,
             Self::Input { .. } => Exit::Usage,
             // Whoever reads our output has seen enough.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,

@@ -19,6 +19,7 @@ mod models;
 mod patience;
 mod progress;
 mod prompt;
+mod pull;
 mod render;
 mod sample;
 mod sampling;
@@ -56,16 +57,20 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Outcome {
     match cli.command {
-        Command::Asking(command) => ask(command, &Session::new(&cli.common)?),
+        Command::Asking(command) => {
+            let session = Session::new(&cli.common)?;
+            complete(answer(command, &session))
+        }
+        Command::Pull(args) => complete(pull::run(args, &cli.common)),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(&dir),
     }
 }
 
-fn ask(command: Asking, session: &Session) -> Outcome {
+fn complete(command: impl Future<Output = Outcome>) -> Outcome {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let outcome = runtime.block_on(until_interrupted(answer(command, session)));
-    // A thread may still read stdin, or write to a reader that does not read.
+    let outcome = runtime.block_on(until_interrupted(command));
+    // A thread may still read stdin, write to a reader that does not read, or fetch a model.
     runtime.shutdown_background();
     outcome
 }

@@ -301,7 +301,7 @@ fn root() -> PathBuf {
 /// Name and licence of everything in `Cargo.lock`, for every platform and feature.
 fn packages() -> Vec<(String, Option<String>)> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked"])
+        .args(["metadata", "--format-version", "1", "--locked", "--all-features"])
         .current_dir(root())
         .output()
         .unwrap();
