@@ -26,7 +26,7 @@ help:
 	@echo "make check-macos              type check for Apple silicon"
 	@echo "make check-cuda               compile for NVIDIA GPUs, whose compiler comes from PyPI"
 	@echo "make test-arm                 the kernels on emulated NEON"
-	@echo "make fuzz [FUZZ_SECONDS=60]   every parser of untrusted bytes, so long each"
+	@echo "make fuzz [FUZZ_SECONDS=60]   model files, heads of stored files, requests: so long each"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make bench-peers              the same beside llama.cpp"
 	@echo "make bench-growth             time against length, drawn"

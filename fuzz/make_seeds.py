@@ -48,7 +48,7 @@ def gguf(keys: dict, tensors: dict[str, list[int]]) -> bytes:
     return out + bytes(-len(out) % 32) + data
 
 
-def blocks(rename=lambda name: name) -> dict[str, list[int]]:
+def blocks() -> dict[str, list[int]]:
     tensors = {"token_embd": [32, 6], "output_norm": [32]}
     tensors |= {f"blk.0.{name}": dims for name, dims in {
         "attn_norm": [32], "attn_q": [32, 32], "attn_k": [32, 16], "attn_v": [32, 16],

@@ -1,4 +1,5 @@
-//! A decode's forward pass and head, once one of its size was run, take no memory from the system and give none back.
+//! A decode's forward pass and head, once one of its size was run, take no memory from the system and
+//! give none back; but for experts, which choose their rows anew.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 #[path = "architectures/seeded.rs"]

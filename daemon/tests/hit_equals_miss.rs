@@ -147,6 +147,19 @@ fn four_requests_with_one_cold_prompt_cost_one_prefill() {
 }
 
 #[test]
+fn requests_that_want_no_token_take_no_logits_from_those_that_do() {
+    let engine = Setup::default().start();
+    let tokens = |seed: u32| if seed.is_multiple_of(2) { 0 } else { 12 };
+    let ask = |seed| Ask::new(&prompt(seed, 40)).tokens(tokens(seed)).policy(Policy::Bypass);
+    let asks: Vec<Ask> = (0..8).map(ask).collect();
+    let alone: Vec<Reply> = asks.iter().map(|ask| engine.ask(ask)).collect();
+    let streams: Vec<_> = asks.iter().map(|ask| engine.submit(ask)).collect();
+    for (stream, alone) in streams.into_iter().zip(&alone) {
+        assert_same(&collect(stream).unwrap(), alone, "in company");
+    }
+}
+
+#[test]
 fn a_follower_takes_over_when_its_leader_is_cancelled() {
     let engine = Setup::default().start();
     let ask = Ask::new(&prompt(31, 1000));

@@ -13,8 +13,9 @@
 //! * everything else is one correctly rounded IEEE operation at a time.
 //!
 //! Kernels are vectorised *across* outputs and never along `k`, so the compiler may turn sixteen
-//! chains into vector instructions without changing a bit. The same source is instantiated twice:
-//! for the target's baseline, and with the instruction sets that [`Isa`] finds at run time. Without
+//! chains into vector instructions without changing a bit. The same source is instantiated for
+//! the target's baseline and with the instruction sets that [`Isa`] finds at run time; the integer
+//! products of `fast` have strips written by hand for each. Without
 //! fused multiply-add hardware `mul_add` calls a library routine: slow, same bits.
 //!
 //! # What no result depends on
@@ -30,7 +31,7 @@
 //! `D` head dim, `V` vocabulary, `C` channels of a row. Buffers are row-major, last axis fastest.
 //! A buffer whose length does not fit its shape is a bug of the caller and panics.
 //!
-//! What this crate does not do: policy, allocation strategy, files, quantised activations.
+//! What this crate does not do: policy, allocation strategy, files.
 
 #![expect(
     clippy::needless_range_loop,

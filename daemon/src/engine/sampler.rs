@@ -3,6 +3,8 @@
 //! Randomness is counter-based: the draw depends on the seed and on the token's position, never on
 //! what else ran. Candidates are ordered by logit, ties by the lower id, and summed in that order.
 
+use std::borrow::Cow;
+
 use tinygpt_kernels::sample;
 
 use super::constraint::Mask;
@@ -20,9 +22,11 @@ pub(super) fn choose(
     generated: &[u32],
     position: u64,
 ) -> Token {
-    let mut adjusted = logits.to_vec();
-    penalise(&mut adjusted, sampling, prompt, generated);
-    forbid(&mut adjusted, sampling);
+    let mut adjusted = Cow::Borrowed(logits);
+    if adjusts(sampling) {
+        penalise(adjusted.to_mut(), sampling, prompt, generated);
+        forbid(adjusted.to_mut(), sampling);
+    }
     let id = if sampling.temperature > 0.0 {
         draw(&adjusted, sampling, position)
     } else {
@@ -38,6 +42,15 @@ pub(super) fn describe(logits: &[f32], id: u32, top: Option<usize>) -> Token {
     let logprob = Some(logits[id as usize] - total);
     let top = likeliest(logits, top).into_iter().map(|(id, logit)| (id, logit - total)).collect();
     Token { id, logprob, top }
+}
+
+/// Whether anything but the logits decides which token is likeliest.
+fn adjusts(sampling: &Sampling) -> bool {
+    let penalties = [sampling.presence_penalty, sampling.frequency_penalty];
+    sampling.repetition_penalty != 1.0
+        || penalties != [0.0; 2]
+        || !sampling.logit_bias.is_empty()
+        || sampling.constraint.as_ref().is_some_and(|known| known.masks())
 }
 
 fn penalise(logits: &mut [f32], sampling: &Sampling, prompt: &[u32], generated: &[u32]) {

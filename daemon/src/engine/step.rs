@@ -1,5 +1,7 @@
 //! One step: plan, gather, forward, sample.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ const PROGRESS: Duration = Duration::from_millis(100);
 struct Computed<'m> {
     /// Final hidden states `[wanted][C]`.
     hidden: Buffer<'m>,
-    /// `[wanted][V]`, if somebody wants any.
+    /// `[asked][V]` of those whose sequences want any.
     logits: Option<Buffer<'m>>,
     /// How long the layers took.
     took: Duration,
@@ -81,15 +83,13 @@ impl Engine {
             Ok(computed) => computed,
             Err(error) => return self.fail_all(&members, error),
         };
-        let logits = logits.as_deref().unwrap_or_default();
+        let (mut hidden, mut logits) = (&*hidden, logits.as_deref().unwrap_or_default());
         let (width, vocab) = (self.loaded.info.width, self.loaded.info.vocab);
-        let mut first = 0;
         for ((at, rows), slice) in members.iter().zip(&batch.slices) {
-            let count = batch.wanted.iter().filter(|row| slice.contains(row)).count();
-            let hidden = &hidden[first * width..][..count * width];
-            let logits = logits.get(first * vocab..(first + count) * vocab).unwrap_or(&[]);
-            first += count;
-            self.settle_rows(*at, *rows, (hidden, logits), took);
+            let count = wanted_of(&batch, slice);
+            let asked = if self.sequences[*at].wants_logits() { count } else { 0 };
+            let results = (cut(&mut hidden, count * width), cut(&mut logits, asked * vocab));
+            self.settle_rows(*at, *rows, results, took);
         }
     }
 
@@ -104,9 +104,29 @@ impl Engine {
         let took = started.elapsed();
         self.pace.learn(batch.tokens.len(), took);
         // The output head is read once for all sequences of the step.
-        let wanted = members.iter().any(|(at, _)| self.sequences[*at].wants_logits());
-        let logits = (wanted && !hidden.is_empty()).then(|| model.head(&hidden)).transpose()?;
+        let asked = self.asked(batch, members, &hidden);
+        let logits = (!asked.is_empty()).then(|| model.head(&asked)).transpose()?;
         Ok(Computed { hidden, logits, took })
+    }
+
+    /// The hidden states of sequences that want logits.
+    fn asked<'h>(
+        &self,
+        batch: &Batch,
+        members: &[(usize, usize)],
+        hidden: &'h [f32],
+    ) -> Cow<'h, [f32]> {
+        let asks = |(at, _): &(usize, usize)| self.sequences[*at].wants_logits();
+        if members.iter().all(asks) {
+            return hidden.into();
+        }
+        let (mut hidden, width) = (hidden, self.loaded.info.width);
+        let mut asked = Vec::new();
+        for (member, slice) in members.iter().zip(&batch.slices) {
+            let rows = cut(&mut hidden, wanted_of(batch, slice) * width);
+            asked.extend_from_slice(if asks(member) { rows } else { &[] });
+        }
+        asked.into()
     }
 
     fn fail_all(&mut self, members: &[(usize, usize)], error: DeviceError) {
@@ -254,6 +274,18 @@ impl Engine {
         let (done, total) = (count(sequence.kv.len()), count(sequence.prompt()));
         sequence.tell(Event::Progress { done, total });
     }
+}
+
+/// How many rows of a slice are wanted.
+fn wanted_of(batch: &Batch, slice: &Range<usize>) -> usize {
+    batch.wanted.iter().filter(|row| slice.contains(row)).count()
+}
+
+/// Cuts the first `len` numbers off.
+fn cut<'n>(numbers: &mut &'n [f32], len: usize) -> &'n [f32] {
+    let (first, rest) = numbers.split_at(len);
+    *numbers = rest;
+    first
 }
 
 impl Sequence {

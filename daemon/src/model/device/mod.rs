@@ -4,6 +4,7 @@
 //! Weights are unpacked to f32 on the device when a model is loaded. Everything is asynchronous up
 //! to the end of a pass, where one transfer brings the final hidden states and one the rows of
 //! keys and values that the pass computed; the cached ones stay where they are ([`Resident`]).
+//! Only the scores of experts are brought in every layer, since they decide what is computed.
 //!
 //! A device's sums have orders of its own, so its results have no bits in common with the
 //! processor's, and depend slightly on how many rows run together: its numerics have names of

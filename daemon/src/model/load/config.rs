@@ -1,7 +1,6 @@
 //! The numbers of each architecture, and the bytes that stand for them in a fingerprint.
 //!
-//! Everything here changes the arithmetic, or bounds it; nothing here names a file format, so that
-//! one model has one digest whatever it was read from.
+//! Everything here changes the arithmetic, or bounds it; nothing here names a file format.
 
 use tinygpt_kernels::{Convention, Gelu, Rope};
 
