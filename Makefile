@@ -5,6 +5,8 @@
 CARGO ?= cargo
 PYTHON ?= python3
 PREFIX ?= /usr/local
+# Off by default in cargo, on in everything here: a person who installs the client expects `pull`.
+FEATURES := --features tinygpt-client/pull
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 # The fixtures of the golden tests lie beside the checkout, or where TINYGPT_GOLDEN says.
@@ -35,7 +37,7 @@ help:
 
 # All programs in one selection, so that dependencies are built once.
 build:
-	$(CARGO) build --release --workspace --bins
+	$(CARGO) build --release --workspace $(FEATURES) --bins
 
 # -- check --------------------------------------------------------------------
 
@@ -45,14 +47,14 @@ fmt:
 	$(CARGO) fmt --all --check
 
 clippy:
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace $(FEATURES) --all-targets -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace $(FEATURES) --no-deps --document-private-items
 
 # Import directions, and the licences of all dependencies.
 house:
-	$(CARGO) test --workspace --test house
+	$(CARGO) test --workspace $(FEATURES) --test house
 
 check-macos:
 	.ci/check-macos
