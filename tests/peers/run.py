@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
+import floor
 import llama
 import ours
 import whole
@@ -38,6 +39,7 @@ def main() -> None:
     print(f"{options.model.name}, {options.threads} threads, {options.rounds} rounds")
     print(f"{heading()}; {llama.TITLE}")
     alone(programs, options.model, options, PROMPTS, DEPTHS)
+    lowest(options)
     together(programs, options)
     quantised = [llama.quantize(programs, options.model, kind) for kind in KINDS]
     for other in quantised + options.others:
@@ -59,6 +61,19 @@ def alone(
     table(f"{model.name}, tokens/s", rows)
 
 
+def lowest(options: argparse.Namespace) -> None:
+    """candle's own model of the same file, which is where a daemon on candle would begin."""
+    program = floor.build()
+    rounds = []
+    for _ in range(options.rounds):
+        theirs = floor.rates(program, options.model, options.threads, PROMPTS[0], ours.GENERATED - 1)
+        with ours.Daemon(PROGRAMS, options.model, options.threads) as daemon:
+            rounds.append((theirs, daemon.rates(PROMPTS[:1], DEPTHS[:1])))
+    rows = [(f"{name} {size}", [(t[name, size], o[name, size]) for t, o in rounds])
+            for name, size in rounds[0][1]]
+    table("tokens/s", rows, "candle")
+
+
 def together(programs: Path, options: argparse.Namespace) -> None:
     rows = []
     for sequences in SEQUENCES:
@@ -71,8 +86,10 @@ def together(programs: Path, options: argparse.Namespace) -> None:
     table(f"together on a prefix of {PREFIX}, tokens/s", rows)
 
 
-def table(title: str, rows: list[tuple[str, list[tuple[float, float]]]]) -> None:
-    print(f"\n| {title} | llama.cpp | tinygptd | ratio |\n|---|---|---|---|")
+def table(
+    title: str, rows: list[tuple[str, list[tuple[float, float]]]], peer: str = "llama.cpp"
+) -> None:
+    print(f"\n| {title} | {peer} | tinygptd | ratio |\n|---|---|---|---|")
     for name, pairs in rows:
         theirs, mine = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
         ratio = median(pair[1] / pair[0] for pair in pairs)
