@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::refusal::Refusal;
 use crate::engine::{EngineHandle, ModelInfo, State};
+use crate::sys::heap;
 use crate::text::{Tokenizer, TokenizerError};
 
 /// How long a request waits for a model that is loading. A client that starts the daemon itself
@@ -244,7 +245,12 @@ impl Readiness {
     async fn with_tokenizer(info: Arc<ModelInfo>) -> Self {
         let path = info.path.as_ref().map(|path| path.display().to_string());
         let model = path.unwrap_or_else(|| info.name.clone());
-        let built = spawn_blocking(move || Served::new(info)).await;
+        let built = spawn_blocking(move || {
+            let served = Served::new(info);
+            heap::give_back();
+            served
+        });
+        let built = built.await;
         let why = match built {
             Ok(Ok(served)) => return Self::Ready(Arc::new(served)),
             Ok(Err(error)) => error.to_string(),

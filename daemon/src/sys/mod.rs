@@ -5,6 +5,7 @@
 
 pub mod directory;
 pub mod file;
+pub mod heap;
 pub mod lock;
 pub mod memory;
 pub mod mmap;

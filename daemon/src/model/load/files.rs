@@ -12,6 +12,7 @@ use super::input::Input;
 use super::{Checkpoint, LoadError, Packing};
 use crate::kv::key::Digest;
 use crate::model::identity::{Stamp, Stamps};
+use crate::sys;
 
 /// A file that was opened, and its state before that.
 #[derive(Debug)]
@@ -53,10 +54,9 @@ impl Files {
     /// # Errors
     /// When a file that is needed is not there, or cannot be opened.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let single = ModelFile::open(path)?;
-        Ok(Self(match single.is_directory() {
+        Ok(Self(match path.is_dir() {
             true => Form::Directory(Directory::open(path)?),
-            false => Form::Single(single),
+            false => Form::Single(ModelFile::open(path)?),
         }))
     }
 
@@ -108,10 +108,10 @@ impl Files {
 }
 
 impl ModelFile {
-    /// Opens a file, or a directory.
+    /// Opens a file, without waiting for one that is none.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let unreadable = |error| OpenError::Read { path: path.to_owned(), error };
-        let file = File::open(path).map_err(unreadable)?;
+        let file = sys::file::open(path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         Ok(Self { path: path.to_owned(), file, stamp: Stamp::new(&metadata) })
     }
@@ -140,9 +140,5 @@ impl ModelFile {
     /// Its bytes.
     pub(super) fn input(&self) -> Result<Input<'_>, LoadError> {
         Input::file(&self.file)
-    }
-
-    fn is_directory(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.is_dir())
     }
 }
