@@ -57,12 +57,27 @@ def blocks() -> dict[str, list[int]]:
     return {f"{name}.weight": dims for name, dims in tensors.items()}
 
 
-def llama(tokenizer: dict) -> bytes:
-    keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 64,
-            "llama.embedding_length": 32, "llama.feed_forward_length": 32,
-            "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
-            "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": 6}
-    return gguf(keys | {f"tokenizer.ggml.{key}": given for key, given in tokenizer.items()}, blocks())
+def model(architecture: str, tokenizer: dict, more: dict = {}, tensors=blocks()) -> bytes:
+    keys = {"block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32,
+            "attention.head_count": 4, "attention.head_count_kv": 2,
+            "attention.layer_norm_rms_epsilon": 1e-5, "vocab_size": 6} | more
+    keys = {f"{architecture}.{key}": given for key, given in keys.items()}
+    keys |= {f"tokenizer.ggml.{key}": given for key, given in tokenizer.items()}
+    return gguf({"general.architecture": architecture} | keys, tensors)
+
+
+def gemma(tokenizer: dict) -> bytes:
+    norms = {"attn_q_norm": 8, "attn_k_norm": 8, "post_attention_norm": 32, "post_ffw_norm": 32}
+    tensors = blocks() | {f"blk.0.{name}.weight": [width] for name, width in norms.items()}
+    window = {"attention.sliding_window": 16, "attention.sliding_window_pattern": 2}
+    return model("gemma3", tokenizer, window, tensors)
+
+
+def phi(tokenizer: dict) -> bytes:
+    parts = ("attn_q.", "attn_k.", "attn_v.", "ffn_gate.", "ffn_up.")
+    tensors = {name: dims for name, dims in blocks().items() if not any(part in name for part in parts)}
+    tensors |= {"blk.0.attn_qkv.weight": [32, 64], "blk.0.ffn_up.weight": [32, 64]}
+    return model("phi3", tokenizer, {"attention.sliding_window": 16}, tensors)
 
 
 def tinygpt() -> bytes:
@@ -116,8 +131,10 @@ if __name__ == "__main__":
     pieces = {"model": "llama", "tokens": ["<unk>", "<s>", "</s>", "<0x41>", "\u2581a", "a"],
               "scores": [0.0, 0.0, 0.0, 0.0, -1.0, -2.0], "token_type": [2, 3, 3, 6, 1, 1],
               "bos_token_id": 1, "eos_token_id": 2}
-    write("model", "bpe.gguf", llama(bpe))
-    write("model", "sentencepiece.gguf", llama(pieces))
+    write("model", "bpe.gguf", model("llama", bpe))
+    write("model", "sentencepiece.gguf", model("llama", pieces))
+    write("model", "gemma3.gguf", gemma(pieces))
+    write("model", "phi3.gguf", phi(pieces))
     write("model", "fp16.tinygpt", tinygpt())
     write("authority", "request", frames())
     if len(sys.argv) > 1:

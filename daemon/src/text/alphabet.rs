@@ -12,14 +12,13 @@ pub(super) fn characters() -> [char; 256] {
     })
 }
 
-/// The bytes that a token's text spells; a text with characters outside the alphabet stands for
-/// its own UTF-8.
-pub(super) fn spell(token: &str, characters: &[char; 256]) -> Vec<u8> {
+/// The bytes that a token's text spells; `None` for a text with characters outside the alphabet.
+pub(super) fn spell(token: &str, characters: &[char; 256]) -> Option<Vec<u8>> {
     let byte = |character: char| match u32::from(character) {
         0x100.. => characters.iter().position(|&other| other == character).map(|at| at as u8),
         latin => Some(latin as u8).filter(|&byte| characters[usize::from(byte)] == character),
     };
-    token.chars().map(byte).collect::<Option<_>>().unwrap_or_else(|| token.as_bytes().to_vec())
+    token.chars().map(byte).collect()
 }
 
 #[cfg(test)]
@@ -31,7 +30,7 @@ mod tests {
         let characters = characters();
         for byte in 0..=255u8 {
             let text = characters[usize::from(byte)].to_string();
-            assert_eq!(spell(&text, &characters), [byte]);
+            assert_eq!(spell(&text, &characters), Some(vec![byte]));
         }
         assert_eq!(characters[usize::from(b' ')], 'Ġ');
         assert_eq!(characters[usize::from(b'\n')], 'Ċ');
@@ -39,8 +38,8 @@ mod tests {
     }
 
     #[test]
-    fn a_text_outside_the_alphabet_stands_for_itself() {
-        assert_eq!(spell("a b", &characters()), b"a b");
-        assert_eq!(spell("日", &characters()), "日".as_bytes());
+    fn a_text_outside_the_alphabet_spells_nothing() {
+        assert_eq!(spell("a b", &characters()), None);
+        assert_eq!(spell("日", &characters()), None);
     }
 }

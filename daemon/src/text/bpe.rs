@@ -1,21 +1,19 @@
 //! Byte-pair encoding over the vocabulary in a GGUF file (`tokenizer.ggml.model` = `gpt2`).
 //!
-//! The merges are the `tokenizers` crate's work: by a heap, so that a word of a megabyte is no
-//! worse than many short ones. Its pipeline around them keeps a string and its offsets for every
-//! step, which nobody asks for here and which costs most of the time; so the tokens that are no
-//! ordinary text are found by their names here, and words are cut in `pre`.
-//! The bytes of a token are looked up in a table, so that any sequence of ids has a text.
+//! Tokens that are no ordinary text are found by their names, words are cut in `pre`, and a word's
+//! bytes are joined as the file's merges say.
+//! Tokens are bytes here and merges are pairs of ids: the strings of the file are not kept, and
+//! GPT-2's alphabet, which spells bytes as characters, ends where the file does.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
-use std::panic::resume_unwind;
-
-use tokenizers::Model;
-use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::alphabet::{characters, spell};
 use super::error::TokenizerError;
 use super::literals::{Literals, Piece, is_literal};
+use super::merge::{Joins, merge};
+use super::pieces::Pieces;
 use super::pre::{Cut, Pre};
 use crate::model::load::GgufVocabulary;
 
@@ -23,11 +21,13 @@ use crate::model::load::GgufVocabulary;
 pub struct Bpe {
     literals: Literals,
     cut: Cut,
-    characters: [char; 256],
-    merges: BPE,
-    bytes: Vec<Box<[u8]>>,
-    /// Bytes that the vocabulary cannot spell, if it has no unknown token to stand for them.
-    unspellable: Box<[bool; 256]>,
+    pieces: Pieces,
+    merges: Merges,
+    /// Tokens of single bytes.
+    bytes: Box<[Option<u32>; 256]>,
+    unknown: Option<u32>,
+    /// Whether a word that is itself a token is taken whole, before any merge.
+    whole_words: bool,
     bos: Option<u32>,
     adds_bos: bool,
     ends: Vec<u32>,
@@ -36,7 +36,7 @@ pub struct Bpe {
 impl fmt::Debug for Bpe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bpe")
-            .field("vocab", &self.bytes.len())
+            .field("vocab", &self.pieces.len())
             .field("bos", &self.bos)
             .field("adds_bos", &self.adds_bos)
             .field("ends", &self.ends)
@@ -47,20 +47,18 @@ impl fmt::Debug for Bpe {
 impl Bpe {
     pub(super) fn new(vocabulary: &GgufVocabulary) -> Result<Self, TokenizerError> {
         let pre = Pre::named(vocabulary.pre.as_deref())?;
-        // A daemon's first token waits for this.
-        std::thread::scope(|scope| {
-            let merges = scope.spawn(|| model(vocabulary, pre));
-            Ok(Self {
-                literals: Literals::new(vocabulary)?,
-                cut: pre.cut()?,
-                characters: characters(),
-                bytes: token_bytes(vocabulary),
-                unspellable: unspellable(vocabulary),
-                bos: vocabulary.bos,
-                adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
-                ends: vocabulary.eos_ids.clone(),
-                merges: merges.join().unwrap_or_else(|panic| resume_unwind(panic))?,
-            })
+        let pieces = pieces(vocabulary);
+        Ok(Self {
+            literals: Literals::new(vocabulary)?,
+            cut: pre.cut()?,
+            merges: Merges::new(vocabulary, &pieces)?,
+            bytes: Box::new(std::array::from_fn(|byte| pieces.find(&[byte as u8]))),
+            pieces,
+            unknown: vocabulary.unknown,
+            whole_words: pre.whole_words,
+            bos: vocabulary.bos,
+            adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
+            ends: vocabulary.eos_ids.clone(),
         })
     }
 
@@ -87,32 +85,44 @@ impl Bpe {
         wanted: &dyn Fn() -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        if let Some(start) = words.bytes().position(|byte| self.unspellable[usize::from(byte)]) {
+        let unspellable = |byte: u8| self.byte(byte).is_none();
+        if let Some(start) = words.bytes().position(unspellable) {
             let byte = words.as_bytes()[start];
             return Err(TokenizerError::NoToken { byte, at: at + start });
         }
         self.cut.words(words).into_iter().try_for_each(|word| match wanted() {
-            true => self.encode_word(word, ids),
+            true => self.encode_word(word.as_bytes(), wanted, ids),
             false => Err(TokenizerError::Unwanted),
         })
     }
 
-    fn encode_word(&self, word: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let letters: String = word.bytes().map(|byte| self.characters[usize::from(byte)]).collect();
-        let tokens = self.merges.tokenize(&letters).map_err(|error| TokenizerError::Encode {
-            bytes: word.len(),
-            reason: error.to_string(),
-        })?;
-        ids.extend(tokens.into_iter().map(|token| token.id));
+    fn encode_word(
+        &self,
+        word: &[u8],
+        wanted: &dyn Fn() -> bool,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        if let Some(id) = self.pieces.find(word).filter(|_| self.whole_words) {
+            ids.push(id);
+            return Ok(());
+        }
+        let bytes = word.iter().filter_map(|&byte| Some((1, self.byte(byte)?)));
+        let symbols = merge(&self.merges, word, bytes, wanted)?;
+        ids.extend(symbols.into_iter().map(|symbol| symbol.id));
         Ok(())
     }
 
+    /// The token of a byte, or the one that stands for what has none.
+    fn byte(&self, byte: u8) -> Option<u32> {
+        self.bytes[usize::from(byte)].or(self.unknown)
+    }
+
     pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
-        self.bytes.get(id as usize).map(|bytes| &**bytes).unwrap_or_default()
+        self.pieces.bytes(id)
     }
 
     pub(super) fn vocab(&self) -> usize {
-        self.bytes.len()
+        self.pieces.len()
     }
 
     pub(super) fn bos(&self) -> Option<u32> {
@@ -128,71 +138,69 @@ impl Bpe {
     }
 }
 
-/// Tokens and merges, without special tokens.
-fn model(vocabulary: &GgufVocabulary, pre: &Pre) -> Result<BPE, TokenizerError> {
-    let mut builder = BPE::builder()
-        .vocab_and_merges(ids(vocabulary), merges(vocabulary)?)
-        .ignore_merges(pre.whole_words);
-    if let Some(unknown) = vocabulary.unknown {
-        builder = builder.unk_token(vocabulary.tokens[unknown as usize].clone());
-    }
-    builder.build().map_err(|error| {
-        let build = || TokenizerError::Build { reason: error.to_string() };
-        check_merges(vocabulary).err().unwrap_or_else(build)
-    })
-}
-
-/// Ids by text; of tokens with the same text the first.
-fn ids(vocabulary: &GgufVocabulary) -> Vocab {
-    let texts = vocabulary.tokens.iter().enumerate().rev();
-    texts.map(|(id, text)| (text.clone(), id as u32)).collect()
-}
-
-/// The merges as pairs.
-fn merges(vocabulary: &GgufVocabulary) -> Result<Merges, TokenizerError> {
-    let pair = |(index, merge): (usize, &String)| {
-        let (left, right) =
-            merge.split_once(' ').ok_or_else(|| fault(index, merge, "is not two tokens"))?;
-        Ok((left.to_owned(), right.to_owned()))
-    };
-    vocabulary.merges.iter().enumerate().map(pair).collect()
-}
-
-/// Finds the merge that does not join two tokens into a third. The library finds that there is one,
-/// but says neither which nor where.
-fn check_merges(vocabulary: &GgufVocabulary) -> Result<(), TokenizerError> {
-    let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
-    for (index, (merge, (left, right))) in
-        vocabulary.merges.iter().zip(merges(vocabulary)?).enumerate()
-    {
-        if ![&left, &right].iter().all(|part| tokens.contains(part.as_str())) {
-            return Err(fault(index, merge, "names a token that is not in the vocabulary"));
-        }
-        if !tokens.contains((left + &right).as_str()) {
-            return Err(fault(index, merge, "makes a token that is not in the vocabulary"));
-        }
-    }
-    Ok(())
-}
-
-fn fault(index: usize, merge: &str, fault: &'static str) -> TokenizerError {
-    TokenizerError::Merge { index, merge: merge.to_owned(), fault }
-}
-
-/// Ordinary tokens spell bytes; the names of the others are text.
-fn token_bytes(vocabulary: &GgufVocabulary) -> Vec<Box<[u8]>> {
+/// Ordinary tokens spell bytes; the names of the others are text, and so are texts that spell none.
+fn pieces(vocabulary: &GgufVocabulary) -> Pieces {
     let characters = characters();
-    let bytes = |(id, text): (usize, &String)| match vocabulary.token_types.get(id) {
-        Some(&kind) if is_literal(kind) => text.as_bytes().into(),
-        _ => spell(text, &characters).into(),
-    };
-    vocabulary.tokens.iter().enumerate().map(bytes).collect()
+    let kind = |id| vocabulary.token_types.get(id).copied().unwrap_or_default();
+    Pieces::new(vocabulary.tokens.iter().enumerate().map(|(id, text)| {
+        match spell(text, &characters) {
+            Some(bytes) if !is_literal(kind(id)) => (bytes, true),
+            // Merges may name them.
+            Some(bytes) if bytes == text.as_bytes() => (bytes, true),
+            _ => (text.clone().into_bytes(), false),
+        }
+    }))
 }
 
-fn unspellable(vocabulary: &GgufVocabulary) -> Box<[bool; 256]> {
-    let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
-    let missing = |character: char| !tokens.contains(character.encode_utf8(&mut [0; 4]) as &str);
-    Box::new(characters().map(|character| vocabulary.unknown.is_none() && missing(character)))
+/// Pairs of tokens that are joined, with their ranks and what they make.
+struct Merges(HashMap<(u32, u32), (u32, u32), BuildHasherDefault<Mixed>>);
+
+impl Merges {
+    fn new(vocabulary: &GgufVocabulary, pieces: &Pieces) -> Result<Self, TokenizerError> {
+        let characters = characters();
+        let spelled = |text: &str| spell(text, &characters).unwrap_or_default();
+        let mut pairs = HashMap::default();
+        pairs.reserve(vocabulary.merges.len());
+        for (index, merge) in vocabulary.merges.iter().enumerate() {
+            let fault = |fault| TokenizerError::Merge { index, merge: merge.clone(), fault };
+            let (left, right) = merge.split_once(' ').ok_or_else(|| fault("is not two tokens"))?;
+            let parts = [spelled(left), spelled(right)];
+            let [Some(left), Some(right)] = [&parts[0], &parts[1]].map(|part| pieces.find(part))
+            else {
+                return Err(fault("names a token that is not in the vocabulary"));
+            };
+            let whole = pieces.find(&parts.concat());
+            let whole =
+                whole.ok_or_else(|| fault("makes a token that is not in the vocabulary"))?;
+            pairs.entry((left, right)).or_insert((index as u32, whole));
+        }
+        Ok(Self(pairs))
+    }
+}
+
+impl Joins for Merges {
+    fn join(&self, left: u32, right: u32, _: &[u8]) -> Option<(u32, u32)> {
+        self.0.get(&(left, right)).copied()
+    }
+}
+
+/// A hash of two ids. Whoever makes a file in which it is a bad one has a slow tokenizer.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        // Knuth's multiplicative hash; the rotation brings its good bits down.
+        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 #[cfg(test)]

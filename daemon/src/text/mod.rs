@@ -16,6 +16,7 @@ pub mod bpe;
 pub mod detokenize;
 mod error;
 mod literals;
+mod merge;
 mod pieces;
 pub mod pipeline;
 mod pre;

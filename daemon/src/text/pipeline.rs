@@ -221,7 +221,7 @@ fn rules_of(decoder: &Value, rules: &mut Vec<Rule>) -> Result<(), TokenizerError
 fn decode(mut token: String, rules: &[Rule], characters: &[char; 256]) -> Vec<u8> {
     for rule in rules {
         match rule {
-            Rule::Spell => return spell(&token, characters),
+            Rule::Spell => return spell(&token, characters).unwrap_or_else(|| token.into_bytes()),
             Rule::Replace(from, to) => token = token.replace(from.as_str(), to),
             Rule::Bytes => {
                 if let Some(byte) = byte(&token) {

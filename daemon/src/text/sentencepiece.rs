@@ -1,30 +1,22 @@
 //! SentencePiece's byte-pair encoding (`tokenizer.ggml.model` = `llama`), as llama.cpp has it.
 //!
 //! A text is not cut into words: of all neighbours that together are a token, those whose token has
-//! the best score are joined, the leftmost first, until there are none. A heap keeps the candidates,
-//! so that the cost grows with the text by little more than its length.
+//! the best score are joined, the leftmost first, until there are none.
 //! A character that ends up in no token is spelled by tokens for its bytes.
 //!
 //! Tokens write a space as U+2581, and so may a text; both are read as spaces here.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fmt;
 
 use super::error::TokenizerError;
 use super::literals::{BYTE, Literals, Piece, is_literal};
+use super::merge::{Joins, NONE, merge};
 use super::pieces::Pieces;
 use crate::model::load::GgufVocabulary;
 
 /// How tokens write a space.
 const SPACE: char = '\u{2581}';
-
-/// Candidates that are looked at before anybody is asked whether the ids are still wanted.
-const PATIENCE: usize = 4096;
-
-/// No symbol, no token.
-const NONE: u32 = u32::MAX;
 
 /// A SentencePiece tokenizer.
 pub struct SentencePiece {
@@ -97,12 +89,15 @@ impl SentencePiece {
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let plain = self.plain(text);
-        let mut chain = Chain::new(self, &plain);
-        chain.merge(wanted)?;
-        for symbol in chain.symbols.iter().filter(|symbol| symbol.length > 0) {
+        let bytes = plain.as_bytes();
+        let character = |(at, character): (usize, char)| {
+            let length = character.len_utf8();
+            (length, self.pieces.find(&bytes[at..at + length]).unwrap_or(NONE))
+        };
+        for symbol in merge(self, bytes, plain.char_indices().map(character), wanted)? {
             if symbol.id == NONE {
                 let place = || at + self.place(text, &plain, symbol.start as usize);
-                self.spell(chain.text(symbol), place, ids)?;
+                self.spell(symbol.text(bytes), place, ids)?;
             } else {
                 ids.push(symbol.id);
             }
@@ -210,103 +205,12 @@ fn ranks(scores: &[f32]) -> Box<[u32]> {
     ranks.into()
 }
 
-/// A run of characters that have been joined.
-struct Symbol {
-    start: u32,
-    /// In bytes; 0 once it is part of the one before it.
-    length: u32,
-    before: u32,
-    after: u32,
-    /// The token that it is.
-    id: u32,
-}
-
-/// Two neighbours that together are a token. The order is the order of joining.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    rank: u32,
-    left: u32,
-    right: u32,
-    /// Of both, in bytes: another length means that one of them is no longer what it was.
-    length: u32,
-    id: u32,
-}
-
-/// A text on its way to tokens.
-struct Chain<'a> {
-    tokenizer: &'a SentencePiece,
-    text: &'a [u8],
-    symbols: Vec<Symbol>,
-    candidates: BinaryHeap<Reverse<Candidate>>,
-}
-
-impl<'a> Chain<'a> {
-    fn new(tokenizer: &'a SentencePiece, text: &'a str) -> Self {
-        let symbol = |(at, (start, character)): (usize, (usize, char))| {
-            let (start, length) = (start as u32, character.len_utf8() as u32);
-            let bytes = &text.as_bytes()[start as usize..(start + length) as usize];
-            let id = tokenizer.pieces.find(bytes).unwrap_or(NONE);
-            Symbol { start, length, before: (at as u32).wrapping_sub(1), after: at as u32 + 1, id }
-        };
-        let mut symbols: Vec<Symbol> = text.char_indices().enumerate().map(symbol).collect();
-        if let Some(last) = symbols.last_mut() {
-            last.after = NONE;
-        }
-        let mut chain =
-            Self { tokenizer, text: text.as_bytes(), symbols, candidates: BinaryHeap::new() };
-        (1..chain.symbols.len() as u32).for_each(|right| chain.propose(right - 1, right));
-        chain
-    }
-
-    fn text(&self, symbol: &Symbol) -> &'a [u8] {
-        &self.text[symbol.start as usize..(symbol.start + symbol.length) as usize]
-    }
-
-    /// Joins until nothing more can be joined.
-    fn merge(&mut self, wanted: &dyn Fn() -> bool) -> Result<(), TokenizerError> {
-        for count in 0.. {
-            if count % PATIENCE == 0 && !wanted() {
-                return Err(TokenizerError::Unwanted);
-            }
-            let Some(Reverse(candidate)) = self.candidates.pop() else { break };
-            self.join(&candidate);
-        }
-        Ok(())
-    }
-
-    /// Joins two symbols, unless one of them has changed since they were proposed.
-    fn join(&mut self, &Candidate { left, right, length, id, .. }: &Candidate) {
-        let [first, second] = [left, right].map(|at| self.symbols[at as usize].length);
-        if first == 0 || second == 0 || first + second != length {
-            return;
-        }
-        let Symbol { after, .. } = std::mem::replace(&mut self.symbols[right as usize], VANISHED);
-        let symbol = &mut self.symbols[left as usize];
-        (symbol.length, symbol.after, symbol.id) = (length, after, id);
-        let before = symbol.before;
-        if after != NONE {
-            self.symbols[after as usize].before = left;
-            self.propose(left, after);
-        }
-        if before != NONE {
-            self.propose(before, left);
-        }
-    }
-
-    /// Makes a candidate of two neighbours if together they are a token.
-    fn propose(&mut self, left: u32, right: u32) {
-        let [first, second] = [left, right].map(|at| &self.symbols[at as usize]);
-        let length = first.length + second.length;
-        let text = &self.text[first.start as usize..(first.start + length) as usize];
-        if let Some(id) = self.tokenizer.pieces.find(text) {
-            let rank = self.tokenizer.ranks[id as usize];
-            self.candidates.push(Reverse(Candidate { rank, left, right, length, id }));
-        }
+impl Joins for SentencePiece {
+    fn join(&self, _: u32, _: u32, text: &[u8]) -> Option<(u32, u32)> {
+        let id = self.pieces.find(text)?;
+        Some((self.ranks[id as usize], id))
     }
 }
-
-/// A symbol that has become part of another.
-const VANISHED: Symbol = Symbol { start: 0, length: 0, before: NONE, after: NONE, id: NONE };
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]

@@ -294,7 +294,7 @@ fn odd_value() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn a_file_whose_metadata_says_anything_is_read_or_refused_and_never_panics(
