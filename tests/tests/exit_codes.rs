@@ -96,7 +96,8 @@ fn a_model_that_cannot_be_loaded_ends_with_69_and_its_name() {
         assert!(said.contains(model), "{said}");
     }
     let (code, said) = ended(home.daemon().args(["--model", "/dev/zero"]));
-    assert!(code == 69 && said.contains("/dev/zero: it is not a regular file"), "{said}");
+    assert!(code == 69 && said.contains("/dev/zero"), "{said}");
+    assert!(said.contains("not a regular file"), "{said}");
 }
 
 /// A model whose file is sound but for what it says of its tokenizer.

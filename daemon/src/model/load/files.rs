@@ -56,7 +56,8 @@ impl Files {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Ok(Self(match path.is_dir() {
             true => Form::Directory(Directory::open(path)?),
-            false => Form::Single(ModelFile::open(path)?),
+            // What the user named is waited for, a pipe too: what comes out of it is refused then.
+            false => Form::Single(ModelFile::new(path, File::open(path))?),
         }))
     }
 
@@ -110,8 +111,12 @@ impl Files {
 impl ModelFile {
     /// Opens a file, without waiting for one that is none.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::new(path, sys::file::open(path))
+    }
+
+    fn new(path: &Path, opened: io::Result<File>) -> Result<Self, OpenError> {
         let unreadable = |error| OpenError::Read { path: path.to_owned(), error };
-        let file = sys::file::open(path).map_err(unreadable)?;
+        let file = opened.map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         Ok(Self { path: path.to_owned(), file, stamp: Stamp::new(&metadata) })
     }
