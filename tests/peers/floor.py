@@ -12,7 +12,10 @@ PACKAGE = Path(__file__).resolve().parent / "candle"
 def build() -> Path:
     target = TARGET / "peers-candle"
     command = ["cargo", "build", "--quiet", "--release", "--locked", "--target-dir", target]
-    subprocess.run([*map(str, command), "--manifest-path", PACKAGE / "Cargo.toml"], check=True)
+    # candle's integer kernels choose their instructions when they are compiled.
+    environment = os.environ | {"RUSTFLAGS": "-C target-cpu=native"}
+    manifest = PACKAGE / "Cargo.toml"
+    subprocess.run([*map(str, command), "--manifest-path", manifest], check=True, env=environment)
     return target / "release" / "tinygpt-peers-candle"
 
 
