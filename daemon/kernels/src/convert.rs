@@ -30,26 +30,9 @@ pub fn narrow_bf16(from: &[f32], to: &mut [u16]) {
     narrow_bf16_on(Isa::best(), from, to);
 }
 
-/// f16 to f32.
-///
-/// # Panics
-/// When the lengths differ.
-pub fn widen_f16(from: &[u16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "one f32 for each f16");
-    widen_on::<F16>(Isa::best(), bytemuck::cast_slice(from), to);
-}
-
-/// bf16 to f32.
-///
-/// # Panics
-/// When the lengths differ.
-pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "one f32 for each bf16");
-    widen_on::<BF16>(Isa::best(), bytemuck::cast_slice(from), to);
-}
-
 dispatched! { fn narrow_f16_on(from: &[f32], to: &mut [u16]) -> usize = narrow_f16_slice; }
 dispatched! { fn narrow_bf16_on(from: &[f32], to: &mut [u16]) = narrow_bf16_slice; }
+#[cfg(test)]
 dispatched! { fn widen_on[E: Narrow][E](from: &[E], to: &mut [f32]) = widen_slice; }
 
 #[inline(always)]
@@ -64,6 +47,7 @@ fn narrow_bf16_slice(_isa: Isa, from: &[f32], to: &mut [u16]) {
     zip_map(from, to, bf16_from_f32);
 }
 
+#[cfg(test)]
 #[inline(always)]
 fn widen_slice<E: Narrow>(isa: Isa, from: &[E], to: &mut [f32]) {
     let (from, from_rest) = from.as_chunks::<LANES>();

@@ -76,14 +76,9 @@ impl Rope {
             let frequency = exp_f64(-ln_f64(base) * (2 * i) as f64 / d as f64);
             frequency / factors.map_or(1.0, |f| f64::from(f[i]))
         };
-        let frequencies: Vec<f64> = (0..pairs).map(frequency).collect();
-        Rope::from_frequencies(convention, &frequencies, positions)
-    }
-
-    /// Tables for given frequencies (radians per position), one for each pair.
-    pub fn from_frequencies(convention: Convention, frequencies: &[f64], positions: usize) -> Rope {
+        let frequencies = (0..pairs).map(frequency).collect();
         let runs = vec![OnceLock::new(); positions.div_ceil(RUN)];
-        Rope { convention, frequencies: frequencies.to_vec(), factor: 1.0, positions, runs }
+        Rope { convention, frequencies, factor: 1.0, positions, runs }
     }
 
     /// The same turns, which also multiply the length of what they turn by `factor`.
