@@ -11,36 +11,29 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::alphabet::{characters, spell};
 use super::error::TokenizerError;
-use super::literals::{Literals, Piece, is_literal};
+use super::literals::{Literals, is_literal};
 use super::merge::{Joins, merge};
 use super::pieces::Pieces;
 use super::pre::{Cut, Pre};
+use super::tokens::Tokens;
 use crate::model::load::GgufVocabulary;
 
 /// A byte-pair tokenizer.
 pub struct Bpe {
     literals: Literals,
     cut: Cut,
-    pieces: Pieces,
+    pub(super) tokens: Tokens,
     merges: Merges,
     /// Tokens of single bytes.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
     /// Whether a word that is itself a token is taken whole, before any merge.
     whole_words: bool,
-    bos: Option<u32>,
-    adds_bos: bool,
-    ends: Vec<u32>,
 }
 
 impl fmt::Debug for Bpe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bpe")
-            .field("vocab", &self.pieces.len())
-            .field("bos", &self.bos)
-            .field("adds_bos", &self.adds_bos)
-            .field("ends", &self.ends)
-            .finish_non_exhaustive()
+        f.debug_struct("Bpe").field("tokens", &self.tokens).finish_non_exhaustive()
     }
 }
 
@@ -53,12 +46,14 @@ impl Bpe {
             cut: pre.cut()?,
             merges: Merges::new(vocabulary, &pieces)?,
             bytes: Box::new(std::array::from_fn(|byte| pieces.find(&[byte as u8]))),
-            pieces,
             unknown: vocabulary.unknown,
             whole_words: pre.whole_words,
-            bos: vocabulary.bos,
-            adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
-            ends: vocabulary.eos_ids.clone(),
+            tokens: Tokens {
+                pieces,
+                bos: vocabulary.bos,
+                adds_bos: vocabulary.add_bos.unwrap_or(pre.adds_bos),
+                ends: vocabulary.eos_ids.clone(),
+            },
         })
     }
 
@@ -68,14 +63,7 @@ impl Bpe {
         text: &str,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        let mut ids = Vec::new();
-        for piece in self.literals.cut(text) {
-            match piece {
-                Piece::Token(id) => ids.push(id),
-                Piece::Text { at, text } => self.encode_words(at, text, wanted, &mut ids)?,
-            }
-        }
-        Ok(ids)
+        self.literals.encode(text, |at, text, ids| self.encode_words(at, text, wanted, ids))
     }
 
     fn encode_words(
@@ -102,7 +90,7 @@ impl Bpe {
         wanted: &dyn Fn() -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        if let Some(id) = self.pieces.find(word).filter(|_| self.whole_words) {
+        if let Some(id) = self.tokens.pieces.find(word).filter(|_| self.whole_words) {
             ids.push(id);
             return Ok(());
         }
@@ -115,26 +103,6 @@ impl Bpe {
     /// The token of a byte, or the one that stands for what has none.
     fn byte(&self, byte: u8) -> Option<u32> {
         self.bytes[usize::from(byte)].or(self.unknown)
-    }
-
-    pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
-        self.pieces.bytes(id)
-    }
-
-    pub(super) fn vocab(&self) -> usize {
-        self.pieces.len()
-    }
-
-    pub(super) fn bos(&self) -> Option<u32> {
-        self.bos
-    }
-
-    pub(super) fn adds_bos(&self) -> bool {
-        self.adds_bos
-    }
-
-    pub(super) fn ends(&self) -> &[u32] {
-        &self.ends
     }
 }
 

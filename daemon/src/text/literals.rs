@@ -24,7 +24,7 @@ pub(super) struct Literals {
 
 /// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece<'t> {
+enum Piece<'t> {
     /// Ordinary text, not empty, and where it begins.
     Text { at: usize, text: &'t str },
     /// The name of a token.
@@ -44,8 +44,24 @@ impl Literals {
         Ok(Self { search, ids, swallow })
     }
 
+    /// The ids of a text, of whose ordinary parts, and where they begin, `ordinary` appends those.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        mut ordinary: impl FnMut(usize, &str, &mut Vec<u32>) -> Result<(), TokenizerError>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        for piece in self.cut(text) {
+            match piece {
+                Piece::Token(id) => ids.push(id),
+                Piece::Text { at, text } => ordinary(at, text, &mut ids)?,
+            }
+        }
+        Ok(ids)
+    }
+
     /// The parts of a text, left to right. No two parts of ordinary text follow each other.
-    pub(super) fn cut<'t>(&'t self, text: &'t str) -> impl Iterator<Item = Piece<'t>> {
+    fn cut<'t>(&'t self, text: &'t str) -> impl Iterator<Item = Piece<'t>> {
         let mut at = 0;
         let tokens = self.search.find_iter(text);
         let tokens = tokens.map(|found| (found.span(), Some(found.pattern().as_usize())));

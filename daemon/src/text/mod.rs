@@ -23,6 +23,7 @@ mod pre;
 pub mod sentencepiece;
 pub mod stop;
 pub mod tokenizer;
+mod tokens;
 pub mod transcript;
 
 pub use self::detokenize::Detokenizer;

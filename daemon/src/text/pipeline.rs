@@ -16,6 +16,7 @@ use tokenizers::Tokenizer;
 use super::alphabet::{characters, spell};
 use super::error::TokenizerError;
 use super::pieces::Pieces;
+use super::tokens::Tokens;
 use crate::model::load::HfVocabulary;
 
 /// Longest run of white space that is encoded. The library's way of looking ahead in one gives up
@@ -25,20 +26,12 @@ const LONGEST_SPACE: usize = 100_000;
 /// A tokenizer by the library.
 pub struct Pipeline {
     tokenizer: Tokenizer,
-    pieces: Pieces,
-    bos: Option<u32>,
-    adds_bos: bool,
-    ends: Vec<u32>,
+    pub(super) tokens: Tokens,
 }
 
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pipeline")
-            .field("vocab", &self.pieces.len())
-            .field("bos", &self.bos)
-            .field("adds_bos", &self.adds_bos)
-            .field("ends", &self.ends)
-            .finish_non_exhaustive()
+        f.debug_struct("Pipeline").field("tokens", &self.tokens).finish_non_exhaustive()
     }
 }
 
@@ -52,10 +45,12 @@ impl Pipeline {
         let mut ends = vocabulary.eos_ids.clone();
         ends.extend(id(&vocabulary.eos).filter(|end| !ends.contains(end)));
         Ok(Self {
-            pieces: pieces(&tokenizer, &decoder, vocabulary.vocab)?,
-            bos,
-            adds_bos: vocabulary.adds_bos.unwrap_or(front.is_some()),
-            ends,
+            tokens: Tokens {
+                pieces: pieces(&tokenizer, &decoder, vocabulary.vocab)?,
+                bos,
+                adds_bos: vocabulary.adds_bos.unwrap_or(front.is_some()),
+                ends,
+            },
             tokenizer,
         })
     }
@@ -75,31 +70,11 @@ impl Pipeline {
         }
         let encoding = self.tokenizer.encode_fast(text, false);
         let encoding = encoding.map_err(|error| failed(error.to_string()))?;
-        let vocab = self.pieces.len();
+        let vocab = self.tokens.pieces.len();
         match encoding.get_ids().iter().find(|&&id| id as usize >= vocab) {
             None => Ok(encoding.get_ids().to_vec()),
             Some(&id) => Err(TokenizerError::Outside { id, vocab }),
         }
-    }
-
-    pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
-        self.pieces.bytes(id)
-    }
-
-    pub(super) fn vocab(&self) -> usize {
-        self.pieces.len()
-    }
-
-    pub(super) fn bos(&self) -> Option<u32> {
-        self.bos
-    }
-
-    pub(super) fn adds_bos(&self) -> bool {
-        self.adds_bos
-    }
-
-    pub(super) fn ends(&self) -> &[u32] {
-        &self.ends
     }
 }
 
@@ -295,9 +270,9 @@ mod tests {
     fn a_text_has_all_its_ids_and_a_token_its_bytes_wherever_it_stands() {
         let pipeline = pipeline(json("null", DECODER), |_| {}).unwrap();
         assert_eq!(encode(&pipeline, "a b\na<s>"), [3, 0, 2, 4, 1, 5]);
-        let bytes = |id| pipeline.token_bytes(id);
+        let bytes = |id| pipeline.tokens.pieces.bytes(id);
         assert_eq!([bytes(3), bytes(2), bytes(4), bytes(5)], [b" a" as &[u8], b"b", b"\n", b"<s>"]);
-        assert!(bytes(6).is_empty() && bytes(7).is_empty() && pipeline.vocab() == 7);
+        assert!(bytes(6).is_empty() && bytes(7).is_empty() && pipeline.tokens.pieces.len() == 7);
     }
 
     #[test]
@@ -305,7 +280,7 @@ mod tests {
         let read = |post: &str, change: fn(&mut HfVocabulary)| {
             let pipeline = pipeline(json(post, DECODER), change).unwrap();
             assert_eq!(encode(&pipeline, "b"), [0, 2], "it is never put there by encoding");
-            (pipeline.bos(), pipeline.adds_bos())
+            (pipeline.tokens.bos, pipeline.tokens.adds_bos)
         };
         assert_eq!(read("null", |_| {}), (None, false));
         assert_eq!(read(TEMPLATE, |_| {}), (Some(5), true));
@@ -326,7 +301,7 @@ mod tests {
             let set = |vocabulary: &mut HfVocabulary| {
                 (vocabulary.eos, vocabulary.eos_ids) = (Some("<s>".into()), ids.into());
             };
-            pipeline(json("null", DECODER), set).unwrap().ends().to_vec()
+            pipeline(json("null", DECODER), set).unwrap().tokens.ends
         };
         assert_eq!((ends(&[]), ends(&[2, 5]), ends(&[2])), (vec![5], vec![2, 5], vec![2, 5]));
     }

@@ -10,9 +10,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::error::TokenizerError;
-use super::literals::{BYTE, Literals, Piece, is_literal};
+use super::literals::{BYTE, Literals, is_literal};
 use super::merge::{Joins, NONE, merge};
 use super::pieces::Pieces;
+use super::tokens::Tokens;
 use crate::model::load::GgufVocabulary;
 
 /// How tokens write a space.
@@ -21,7 +22,7 @@ const SPACE: char = '\u{2581}';
 /// A SentencePiece tokenizer.
 pub struct SentencePiece {
     literals: Literals,
-    pieces: Pieces,
+    pub(super) tokens: Tokens,
     /// How good each token is, the best first; equals share a rank.
     ranks: Box<[u32]>,
     /// Tokens for bytes.
@@ -29,19 +30,13 @@ pub struct SentencePiece {
     unknown: Option<u32>,
     /// Whether ordinary text is read as if a space were before it.
     prefix: bool,
-    bos: Option<u32>,
-    adds_bos: bool,
-    ends: Vec<u32>,
 }
 
 impl fmt::Debug for SentencePiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SentencePiece")
-            .field("vocab", &self.pieces.len())
+            .field("tokens", &self.tokens)
             .field("prefix", &self.prefix)
-            .field("bos", &self.bos)
-            .field("adds_bos", &self.adds_bos)
-            .field("ends", &self.ends)
             .finish_non_exhaustive()
     }
 }
@@ -54,14 +49,16 @@ impl SentencePiece {
         }
         Ok(Self {
             literals: Literals::new(vocabulary)?,
-            pieces: pieces(vocabulary),
             ranks: ranks(&vocabulary.scores),
             bytes: bytes(vocabulary),
             unknown: vocabulary.unknown,
             prefix: vocabulary.add_space_prefix.unwrap_or(true),
-            bos: vocabulary.bos,
-            adds_bos: vocabulary.add_bos.unwrap_or(true),
-            ends: vocabulary.eos_ids.clone(),
+            tokens: Tokens {
+                pieces: pieces(vocabulary),
+                bos: vocabulary.bos,
+                adds_bos: vocabulary.add_bos.unwrap_or(true),
+                ends: vocabulary.eos_ids.clone(),
+            },
         })
     }
 
@@ -71,14 +68,7 @@ impl SentencePiece {
         text: &str,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        let mut ids = Vec::new();
-        for piece in self.literals.cut(text) {
-            match piece {
-                Piece::Token(id) => ids.push(id),
-                Piece::Text { at, text } => self.encode_text(at, text, wanted, &mut ids)?,
-            }
-        }
-        Ok(ids)
+        self.literals.encode(text, |at, text, ids| self.encode_text(at, text, wanted, ids))
     }
 
     fn encode_text(
@@ -92,7 +82,7 @@ impl SentencePiece {
         let bytes = plain.as_bytes();
         let character = |(at, character): (usize, char)| {
             let length = character.len_utf8();
-            (length, self.pieces.find(&bytes[at..at + length]).unwrap_or(NONE))
+            (length, self.tokens.pieces.find(&bytes[at..at + length]).unwrap_or(NONE))
         };
         for symbol in merge(self, bytes, plain.char_indices().map(character), wanted)? {
             if symbol.id == NONE {
@@ -139,26 +129,6 @@ impl SentencePiece {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn token_bytes(&self, id: u32) -> &[u8] {
-        self.pieces.bytes(id)
-    }
-
-    pub(super) fn vocab(&self) -> usize {
-        self.pieces.len()
-    }
-
-    pub(super) fn bos(&self) -> Option<u32> {
-        self.bos
-    }
-
-    pub(super) fn adds_bos(&self) -> bool {
-        self.adds_bos
-    }
-
-    pub(super) fn ends(&self) -> &[u32] {
-        &self.ends
     }
 }
 
@@ -207,7 +177,7 @@ fn ranks(scores: &[f32]) -> Box<[u32]> {
 
 impl Joins for SentencePiece {
     fn join(&self, _: u32, _: u32, text: &[u8]) -> Option<(u32, u32)> {
-        let id = self.pieces.find(text)?;
+        let id = self.tokens.pieces.find(text)?;
         Some((self.ranks[id as usize], id))
     }
 }

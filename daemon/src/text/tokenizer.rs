@@ -4,6 +4,7 @@ use super::bpe::Bpe;
 use super::error::TokenizerError;
 use super::pipeline::Pipeline;
 use super::sentencepiece::SentencePiece;
+use super::tokens::Tokens;
 use crate::model::load::Vocabulary;
 
 /// A model's tokenizer.
@@ -104,51 +105,39 @@ impl Tokenizer {
     /// The bytes that a token stands for, control tokens' names included; none for an id outside
     /// the vocabulary.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
-        match self {
-            Self::Bytes => BYTES.get(id as usize..id as usize + 1).unwrap_or_default(),
-            Self::Bpe(bpe) => bpe.token_bytes(id),
-            Self::SentencePiece(pieces) => pieces.token_bytes(id),
-            Self::Pipeline(pipeline) => pipeline.token_bytes(id),
+        match self.tokens() {
+            None => BYTES.get(id as usize..id as usize + 1).unwrap_or_default(),
+            Some(tokens) => tokens.pieces.bytes(id),
         }
     }
 
     /// V, the number of ids.
     pub fn vocab(&self) -> usize {
-        match self {
-            Self::Bytes => BYTES.len(),
-            Self::Bpe(bpe) => bpe.vocab(),
-            Self::SentencePiece(pieces) => pieces.vocab(),
-            Self::Pipeline(pipeline) => pipeline.vocab(),
-        }
+        self.tokens().map_or(BYTES.len(), |tokens| tokens.pieces.len())
     }
 
     /// The beginning-of-sequence token, if the vocabulary has one.
     pub fn bos(&self) -> Option<u32> {
-        match self {
-            Self::Bytes => None,
-            Self::Bpe(bpe) => bpe.bos(),
-            Self::SentencePiece(pieces) => pieces.bos(),
-            Self::Pipeline(pipeline) => pipeline.bos(),
-        }
+        self.tokens()?.bos
     }
 
     /// The token that [`encode_prompt`](Self::encode_prompt) puts in front.
     fn prompt_bos(&self) -> Option<u32> {
-        match self {
-            Self::Bytes => None,
-            Self::Bpe(bpe) => bpe.bos().filter(|_| bpe.adds_bos()),
-            Self::SentencePiece(pieces) => pieces.bos().filter(|_| pieces.adds_bos()),
-            Self::Pipeline(pipeline) => pipeline.bos().filter(|_| pipeline.adds_bos()),
-        }
+        self.tokens().filter(|tokens| tokens.adds_bos)?.bos
     }
 
     /// The tokens that end a generation.
     pub fn ends(&self) -> &[u32] {
+        self.tokens().map_or(&[], |tokens| &tokens.ends)
+    }
+
+    /// All but bytes have a table of them.
+    fn tokens(&self) -> Option<&Tokens> {
         match self {
-            Self::Bytes => &[],
-            Self::Bpe(bpe) => bpe.ends(),
-            Self::SentencePiece(pieces) => pieces.ends(),
-            Self::Pipeline(pipeline) => pipeline.ends(),
+            Self::Bytes => None,
+            Self::Bpe(bpe) => Some(&bpe.tokens),
+            Self::SentencePiece(pieces) => Some(&pieces.tokens),
+            Self::Pipeline(pipeline) => Some(&pipeline.tokens),
         }
     }
 }
