@@ -18,6 +18,7 @@ def measure(programs: Path, model: Path, threads: int) -> dict[str, list[float]]
         daemon = ours.Daemon(programs, model, threads, cache=Path(cache))
         with daemon:
             daemon.sample(PROMPT, 1, "--persist", "durable")
+            packed(Path(cache))
         begin = time.perf_counter()
         with daemon:
             first(daemon, "FULL_DISK")
@@ -30,6 +31,15 @@ def measure(programs: Path, model: Path, threads: int) -> dict[str, list[float]]
         "client process of a hot `sample -n 1`": hot,
         "client process that only prints its version": process,
     }
+
+
+def packed(cache: Path) -> None:
+    """Waits for the packed weights, which are written when nothing else is to do."""
+    for _ in range(200):
+        if any(cache.rglob("*.tgpk")):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"no packed weights in {cache}")
 
 
 def first(daemon: ours.Daemon, verdict: str) -> None:

@@ -117,6 +117,33 @@ pub(crate) fn strip<C: Columns, const R: usize>(
     *sums = held;
 }
 
+/// The same with thirty-two outputs: for few rows, whose sums leave registers free.
+#[inline(always)]
+pub(crate) fn strip_pair<C: Columns, const R: usize>(
+    isa: Isa,
+    sums: &mut [[Lanes; 2]; R],
+    weights: &[C; 2],
+    x: &[&[f32]; R],
+) {
+    let len = weights[0].len();
+    let mut rows: [&[f32]; R] = [&[]; R];
+    for r in 0..R {
+        rows[r] = &x[r][..len];
+    }
+    let mut held = *sums;
+    for k in 0..len {
+        for half in 0..2 {
+            let weights = weights[half].at(isa, k);
+            for r in 0..R {
+                for i in 0..LANES {
+                    held[r][half][i] = rows[r][k].mul_add(weights[i], held[r][half][i]);
+                }
+            }
+        }
+    }
+    *sums = held;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,9 +7,83 @@ use crate::attend::{BLOCK, Element, Shape};
 use crate::convert::{BF16, F16, Narrow};
 use crate::elementary::exp;
 use crate::isa::{Isa, dispatched};
-use crate::lanes::{LANES, Lanes, larger, strip, sum, tree};
+use crate::lanes::{Columns, LANES, Lanes, larger, strip, strip_pair, sum, tree};
 
-/// The keys and values of one kv head in one block, widened.
+/// The keys and values of one kv head in one block, as the kernels read them.
+pub(super) trait View {
+    /// Sixteen tokens of every key channel, or sixteen channels of some tokens.
+    type Column<'c>: Columns
+    where
+        Self: 'c;
+
+    /// How many times sixteen channels make a value.
+    fn width(&self) -> usize;
+
+    /// The first sixteen tokens' keys, and the others'.
+    fn keys(&self) -> [Self::Column<'_>; 2];
+
+    /// The `c`-th sixteen channels of some tokens' values.
+    fn values(&self, c: usize, tokens: Range<usize>) -> Self::Column<'_>;
+}
+
+/// A block as it is stored, for the few queries that read it once. Values are whole multiples of
+/// sixteen channels.
+pub(super) struct Stored<'a, E> {
+    k: &'a [[[E; LANES]; 2]],
+    v: &'a [[E; LANES]],
+}
+
+/// Every `step`-th of some stored elements.
+pub(super) struct Strided<'a, E> {
+    elements: &'a [[E; LANES]],
+    step: usize,
+    len: usize,
+}
+
+impl<'a, E: Narrow> Stored<'a, E> {
+    /// Keys `[k_dim][32]` and values `[32][v_dim]`.
+    pub(super) fn new(k: &'a [u8], v: &'a [u8]) -> Self {
+        Self { k: bytemuck::cast_slice(k), v: bytemuck::cast_slice(v) }
+    }
+}
+
+impl<E: Narrow> View for Stored<'_, E> {
+    type Column<'c>
+        = Strided<'c, E>
+    where
+        Self: 'c;
+
+    #[inline(always)]
+    fn width(&self) -> usize {
+        self.v.len() / BLOCK
+    }
+
+    #[inline(always)]
+    fn keys(&self) -> [Strided<'_, E>; 2] {
+        let (elements, len) = (self.k.as_flattened(), self.k.len());
+        [0, 1].map(|half| Strided { elements: &elements[half..], step: 2, len })
+    }
+
+    #[inline(always)]
+    fn values(&self, c: usize, tokens: Range<usize>) -> Strided<'_, E> {
+        let step = self.width();
+        Strided { elements: &self.v[tokens.start * step + c..], step, len: tokens.len() }
+    }
+}
+
+impl<E: Narrow> Columns for Strided<'_, E> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn at(&self, isa: Isa, k: usize) -> Lanes {
+        E::widen(isa, &self.elements[k * self.step])
+    }
+}
+
+/// A block widened, for many queries.
 #[derive(Default)]
 pub(super) struct Wide {
     element: Element,
@@ -18,6 +92,26 @@ pub(super) struct Wide {
     keys: Vec<Lanes>,
     /// `[width][32]` of sixteen channels; channels beyond `v_dim` are zero.
     values: Vec<Lanes>,
+}
+
+impl View for Wide {
+    type Column<'c> = &'c [Lanes];
+
+    #[inline(always)]
+    fn width(&self) -> usize {
+        self.v_dim.div_ceil(LANES)
+    }
+
+    #[inline(always)]
+    fn keys(&self) -> [&[Lanes]; 2] {
+        let (low, high) = self.keys.split_at(self.keys.len() / 2);
+        [low, high]
+    }
+
+    #[inline(always)]
+    fn values(&self, c: usize, tokens: Range<usize>) -> &[Lanes] {
+        &self.values[c * BLOCK..(c + 1) * BLOCK][tokens]
+    }
 }
 
 impl Wide {
@@ -35,11 +129,6 @@ impl Wide {
         self.v_dim
     }
 
-    /// How many times sixteen channels make a value.
-    pub(super) fn width(&self) -> usize {
-        self.v_dim.div_ceil(LANES)
-    }
-
     /// Widens all keys `[k_dim][32]` and the first `tokens` values `[32][v_dim]`.
     pub(super) fn load(&mut self, isa: Isa, k: &[u8], v: &[u8], tokens: usize) {
         match self.element {
@@ -54,8 +143,8 @@ dispatched! {
     fn widen_on[E: Narrow][E](wide: &mut Wide, k: &[u8], v: &[u8], tokens: usize) = widen;
 }
 dispatched! {
-    pub(super) fn score_on[const R: usize][R](
-        wide: &Wide, queries: &[&[f32]; R], scale: f32, scores: &mut [[Lanes; 2]],
+    pub(super) fn score_on[V: View, const R: usize][V, R](
+        view: &V, queries: &[&[f32]; R], scale: f32, scores: &mut [[Lanes; 2]; R],
     ) = score;
 }
 dispatched! {
@@ -64,8 +153,8 @@ dispatched! {
     ) -> [f32; R] = soften;
 }
 dispatched! {
-    pub(super) fn weigh_on[const R: usize][R](
-        wide: &Wide, tokens: Range<usize>, alpha: &[f32; R], p: &[[Lanes; 2]], acc: &mut [Lanes],
+    pub(super) fn weigh_on[V: View, const R: usize][V, R](
+        view: &V, tokens: Range<usize>, alpha: &[f32; R], p: &[[Lanes; 2]], acc: &mut [Lanes],
     ) = weigh;
 }
 dispatched! {
@@ -94,22 +183,37 @@ fn widen<E: Narrow>(isa: Isa, wide: &mut Wide, k: &[u8], v: &[u8], tokens: usize
     }
 }
 
+/// Queries so few that the processor waits for one multiply-add of sixteen lanes of each to begin
+/// the next. Three by thirty-two lanes just fit into registers, but not where their sums are read
+/// and written, too.
+const FEW: usize = 3;
+
 /// Scores of `R` queries against the whole block, seen or not: lanes do not mix.
 #[inline(always)]
-fn score<const R: usize>(
+fn score<V: View, const R: usize>(
     isa: Isa,
-    wide: &Wide,
+    view: &V,
     queries: &[&[f32]; R],
     scale: f32,
-    scores: &mut [[Lanes; 2]],
+    scores: &mut [[Lanes; 2]; R],
 ) {
-    let (low, high) = wide.keys.split_at(wide.keys.len() / 2);
-    for (half, keys) in [low, high].iter().enumerate() {
-        let mut dots = [[0.0; LANES]; R];
-        strip(isa, &mut dots, keys, queries);
-        for r in 0..R {
+    *scores = [[[0.0; LANES]; 2]; R];
+    let keys = view.keys();
+    if R <= FEW {
+        strip_pair(isa, scores, &keys, queries);
+    } else {
+        for (half, keys) in keys.iter().enumerate() {
+            let mut dots = [[0.0; LANES]; R];
+            strip(isa, &mut dots, keys, queries);
+            for r in 0..R {
+                scores[r][half] = dots[r];
+            }
+        }
+    }
+    for r in 0..R {
+        for half in 0..2 {
             for i in 0..LANES {
-                scores[r][half][i] = dots[r][i] * scale;
+                scores[r][half][i] *= scale;
             }
         }
     }
@@ -158,27 +262,45 @@ fn soften<const R: usize>(
 
 /// `acc[r] = acc[r] alpha[r] + sum(p[r][t] v[t])` over ascending `t` in `tokens`.
 #[inline(always)]
-fn weigh<const R: usize>(
+fn weigh<V: View, const R: usize>(
     isa: Isa,
-    wide: &Wide,
+    view: &V,
     tokens: Range<usize>,
     alpha: &[f32; R],
     p: &[[Lanes; 2]],
     acc: &mut [Lanes],
 ) {
-    let width = wide.width();
+    let width = view.width();
     let mut weights: [&[f32]; R] = [&[]; R];
     for r in 0..R {
         weights[r] = &p[r].as_flattened()[tokens.clone()];
     }
-    for (c, values) in wide.values.chunks_exact(BLOCK).enumerate() {
+    let pairs = if R < FEW { width / 2 } else { 0 };
+    for c in (0..pairs).map(|pair| 2 * pair) {
+        let values = [view.values(c, tokens.clone()), view.values(c + 1, tokens.clone())];
+        let mut sums = [[[0.0; LANES]; 2]; R];
+        for r in 0..R {
+            for half in 0..2 {
+                for i in 0..LANES {
+                    sums[r][half][i] = acc[r * width + c + half][i] * alpha[r];
+                }
+            }
+        }
+        strip_pair(isa, &mut sums, &values, &weights);
+        for r in 0..R {
+            for half in 0..2 {
+                acc[r * width + c + half] = sums[r][half];
+            }
+        }
+    }
+    for c in 2 * pairs..width {
         let mut sums = [[0.0; LANES]; R];
         for r in 0..R {
             for i in 0..LANES {
                 sums[r][i] = acc[r * width + c][i] * alpha[r];
             }
         }
-        strip(isa, &mut sums, &&values[tokens.clone()], &weights);
+        strip(isa, &mut sums, &view.values(c, tokens.clone()), &weights);
         for r in 0..R {
             acc[r * width + c] = sums[r];
         }

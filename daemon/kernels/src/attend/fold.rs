@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::act::softcap_on;
-use crate::attend::block::{Wide, merge_on, score_on, soften_on, weigh_on};
-use crate::attend::{BLOCK, CHUNK, Shape};
+use crate::attend::block::{Stored, View, Wide, merge_on, score_on, soften_on, weigh_on};
+use crate::attend::{BLOCK, CHUNK, Element, Shape};
+use crate::convert::{BF16, F16};
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::linear::even;
@@ -123,17 +124,32 @@ impl Fold {
         let queries = 0..self.queries();
         let Some(first) = queries.clone().find(sees) else { return };
         let last = queries.rev().find(sees).unwrap_or(first);
-        let tokens = self.visible(last, block).end;
-        self.scratch.wide.load(self.isa, k, v, tokens);
-        for js in even(last + 1 - first, STRIP) {
-            let j = first + js.start;
+        let seeing = first..last + 1;
+        if seeing.len() <= STRIP && self.shape.v_dim.is_multiple_of(LANES) {
+            match self.shape.element {
+                Element::F32 => self.pass(&Stored::<f32>::new(k, v), seeing, block),
+                Element::F16 => self.pass(&Stored::<F16>::new(k, v), seeing, block),
+                Element::BF16 => self.pass(&Stored::<BF16>::new(k, v), seeing, block),
+            }
+        } else {
+            let mut wide = std::mem::take(&mut self.scratch.wide);
+            wide.load(self.isa, k, v, self.visible(last, block).end);
+            self.pass(&wide, seeing, block);
+            self.scratch.wide = wide;
+        }
+    }
+
+    /// Folds the block into the queries that see some of it.
+    fn pass(&mut self, view: &impl View, seeing: Range<usize>, block: usize) {
+        for js in even(seeing.len(), STRIP) {
+            let j = seeing.start + js.start;
             match js.len() {
-                6 => self.strip::<6>(j, block),
-                5 => self.strip::<5>(j, block),
-                4 => self.strip::<4>(j, block),
-                3 => self.strip::<3>(j, block),
-                2 => self.strip::<2>(j, block),
-                _ => self.strip::<1>(j, block),
+                6 => self.strip::<6>(view, j, block),
+                5 => self.strip::<5>(view, j, block),
+                4 => self.strip::<4>(view, j, block),
+                3 => self.strip::<3>(view, j, block),
+                2 => self.strip::<2>(view, j, block),
+                _ => self.strip::<1>(view, j, block),
             }
         }
     }
@@ -158,50 +174,57 @@ impl Fold {
     }
 
     /// Folds the block into queries `j..j + R`, which all see some of it.
-    fn strip<const R: usize>(&mut self, j: usize, block: usize) {
+    fn strip<const R: usize>(&mut self, view: &impl View, j: usize, block: usize) {
         let visible: [Range<usize>; R] = std::array::from_fn(|r| self.visible(j + r, block));
         let Shape { k_dim, scale, softcap, .. } = self.shape;
-        let Scratch { queries, wide, p, chunk, .. } = &mut self.scratch;
+        let Scratch { queries, p, chunk, .. } = &mut self.scratch;
         let queries: [&[f32]; R] =
             std::array::from_fn(|r| &queries[(j + r) * k_dim..(j + r + 1) * k_dim]);
         let p = of::<R, _>(p, j);
-        score_on(self.isa, wide, &queries, scale, p);
+        score_on(self.isa, view, &queries, scale, p);
         if let Some(cap) = softcap {
             softcap_on(self.isa, p.as_flattened_mut().as_flattened_mut(), cap);
         }
         let alpha = soften_on(self.isa, p, &visible, of(&mut chunk.m, j), of(&mut chunk.l, j));
-        self.weigh(j, &visible, &alpha);
+        self.weigh(view, j, &visible, &alpha);
     }
 
     /// Adds the values that queries `j..j + R` see: those that all of them see in one pass, each
     /// query's own before and after.
-    fn weigh<const R: usize>(&mut self, j: usize, visible: &[Range<usize>; R], alpha: &[f32; R]) {
+    fn weigh<const R: usize>(
+        &mut self,
+        view: &impl View,
+        j: usize,
+        visible: &[Range<usize>; R],
+        alpha: &[f32; R],
+    ) {
         let all = visible[R - 1].start..visible[0].end;
         if all.is_empty() {
-            return (0..R).for_each(|r| self.weigh_one(j + r, visible[r].clone(), alpha[r]));
+            let mut one = |r: usize| self.weigh_one(view, j + r, visible[r].clone(), alpha[r]);
+            return (0..R).for_each(&mut one);
         }
         let mut alpha = *alpha;
         for r in 0..R {
             if visible[r].start < all.start {
-                self.weigh_one(j + r, visible[r].start..all.start, alpha[r]);
+                self.weigh_one(view, j + r, visible[r].start..all.start, alpha[r]);
                 alpha[r] = 1.0;
             }
         }
-        let Scratch { wide, p, chunk, .. } = &mut self.scratch;
-        let acc = &mut chunk.acc[j * wide.width()..(j + R) * wide.width()];
-        weigh_on(self.isa, wide, all.clone(), &alpha, &p[j..j + R], acc);
+        let Scratch { p, chunk, .. } = &mut self.scratch;
+        let acc = &mut chunk.acc[j * view.width()..(j + R) * view.width()];
+        weigh_on(self.isa, view, all.clone(), &alpha, &p[j..j + R], acc);
         for r in 0..R {
             if visible[r].end > all.end {
-                self.weigh_one(j + r, all.end..visible[r].end, 1.0);
+                self.weigh_one(view, j + r, all.end..visible[r].end, 1.0);
             }
         }
     }
 
     /// Adds the values of some tokens for query `j`.
-    fn weigh_one(&mut self, j: usize, tokens: Range<usize>, alpha: f32) {
-        let Scratch { wide, p, chunk, .. } = &mut self.scratch;
-        let acc = &mut chunk.acc[j * wide.width()..(j + 1) * wide.width()];
-        weigh_on(self.isa, wide, tokens, &[alpha], &p[j..j + 1], acc);
+    fn weigh_one(&mut self, view: &impl View, j: usize, tokens: Range<usize>, alpha: f32) {
+        let Scratch { p, chunk, .. } = &mut self.scratch;
+        let acc = &mut chunk.acc[j * view.width()..(j + 1) * view.width()];
+        weigh_on(self.isa, view, tokens, &[alpha], &p[j..j + 1], acc);
     }
 
     /// The states of the chunk being folded.
