@@ -148,18 +148,32 @@ fn nucleus(logits: &[f32], weights: &[f32], keep: usize, top_p: f32) -> Vec<(u32
 }
 
 /// The `count` largest logits with their ids, largest first, ties by the lower id.
+///
+/// One pass over the vocabulary keeps what may be among them, and is cut back when that has become
+/// twice as many.
 fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
-    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(i, x)| (index(i), *x)).collect();
+    let count = count.min(logits.len());
     if count == 0 {
         return Vec::new();
     }
-    if count < all.len() {
-        all.select_nth_unstable_by(count - 1, order);
-        all.truncate(count);
+    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    let mut kept = Vec::with_capacity(logits.len().min(2 * count));
+    // A later id must beat the last that stays: of equals the lower id wins.
+    let mut bar = None;
+    for (id, &logit) in logits.iter().enumerate() {
+        if bar.is_some_and(|bar| logit.total_cmp(&bar).is_le()) {
+            continue;
+        }
+        if kept.len() == 2 * count {
+            let (_, last, _) = kept.select_nth_unstable_by(count - 1, order);
+            bar = Some(last.1);
+            kept.truncate(count);
+        }
+        kept.push((index(id), logit));
     }
-    all.sort_unstable_by(order);
-    all
+    kept.sort_unstable_by(order);
+    kept.truncate(count);
+    kept
 }
 
 fn index(id: usize) -> u32 {
@@ -232,6 +246,26 @@ mod tests {
             open
         });
         kept.map(|(id, _)| *id).collect()
+    }
+
+    #[test]
+    fn the_likeliest_are_the_first_of_all_sorted_whatever_their_order_and_ties() {
+        let uniform = |i| sample::uniform(3, 0, i);
+        let orders: [fn(f32) -> f32; 4] = [|x| x, |x| (8.0 * x).floor(), |_| 1.0, |x| -x];
+        for order in orders {
+            let mut logits: Vec<f32> = (0..1_000).map(|i| order(uniform(i))).collect();
+            for ascending in [false, true] {
+                if ascending {
+                    logits.sort_unstable_by(f32::total_cmp);
+                }
+                let mut all: Vec<_> =
+                    logits.iter().enumerate().map(|(i, x)| (index(i), *x)).collect();
+                all.sort_by(|a, b| b.1.total_cmp(&a.1));
+                for count in [0, 1, 2, 40, 499, 500, 501, 999, 1_000, 1_001] {
+                    assert_eq!(likeliest(&logits, count), all[..count.min(1_000)], "{count}");
+                }
+            }
+        }
     }
 
     #[test]
