@@ -17,6 +17,7 @@ mod buffer;
 mod format;
 mod groups;
 mod kept;
+mod outline;
 mod tile;
 
 use std::convert::Infallible;

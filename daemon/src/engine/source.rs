@@ -256,7 +256,7 @@ impl Source {
         };
         let weights = &checkpoint.weights;
         let weight_bytes = total(weights, Matrix::bytes, size_of::<f32>());
-        let parameters = total(weights, |matrix| matrix.n() * matrix.k(), 1);
+        let parameters = weights.parameters();
         let Dimensions { width, heads, vocab, context, layers } = weights.dimensions();
         let model = machine.assemble(checkpoint.weights, self.numerics);
         let model = model.map_err(|error| SourceError::Place { name: self.name.clone(), error })?;
@@ -298,7 +298,7 @@ fn find(kept: &Kept, files: &Files, weights: Digest, pool: &Pool) -> Option<Chec
     let pack = kept.pack(weights)?;
     let (read, verified) = std::thread::scope(|scope| {
         let verified = scope.spawn(|| pack.verify(pool));
-        let read = files.load(&Packing::kept(pool, &pack));
+        let read = files.load(&Packing::kept(&pack));
         (read, verified.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     verified.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;

@@ -197,6 +197,13 @@ impl Weights {
         }
     }
 
+    /// How many numbers they are.
+    pub fn parameters(&self) -> u64 {
+        let matrices: usize = self.matrices().iter().map(|matrix| matrix.n() * matrix.k()).sum();
+        let vectors: usize = self.vectors().iter().map(|vector| vector.len()).sum();
+        (matrices + vectors) as u64
+    }
+
     /// Every other weight: norms, biases, learned positions.
     pub fn vectors(&self) -> Vec<&[f32]> {
         match self {

@@ -61,6 +61,17 @@ impl Files {
         }))
     }
 
+    /// The same of what was found and nobody named, so a pipe is not waited for.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn found(path: &Path) -> Result<Self, OpenError> {
+        match path.is_dir() {
+            true => Self::open(path),
+            false => Ok(Self(Form::Single(ModelFile::open(path)?))),
+        }
+    }
+
     /// What is at `path` now, as far as it may count.
     pub fn survey(path: &Path) -> Stamps {
         match path.is_dir() {

@@ -17,6 +17,7 @@ mod error;
 mod files;
 mod ggml;
 mod gguf;
+mod glimpse;
 mod hf;
 mod input;
 mod mlx;
@@ -36,6 +37,7 @@ pub use self::checkpoint::{
 pub use self::config::{ExpertsConfig, GemmaConfig, GptConfig, LayerPlan, LlamaConfig, RopeConfig};
 pub use self::error::LoadError;
 pub use self::files::{Files, ModelFile, OpenError};
+pub use self::glimpse::Glimpse;
 use self::input::Input;
 pub use self::pack::{Pack, PackError, Packing, Unkept};
 
@@ -97,6 +99,27 @@ mod tests {
                 error => panic!("{error}"),
             }
         }
+    }
+
+    #[test]
+    fn an_outline_is_refused_in_the_words_in_which_a_model_is() {
+        let pool = Pool::new(NonZeroUsize::MIN);
+        let words = |bytes: &[u8], packing: &Packing<'_>| {
+            read(Input::Memory(bytes), packing).map(|_| ()).map_err(|error| error.to_string())
+        };
+        let mut refused = 0;
+        for at in (0..6000).step_by(97) {
+            let mut odd = BUILTIN.to_vec();
+            odd[at] ^= 1 << (at % 8);
+            let outline = words(&odd, &Packing::outline());
+            refused += usize::from(outline.is_err());
+            if outline.is_err() || at == 97 {
+                assert_eq!(outline, words(&odd, &Packing::new(&pool)), "byte {at}");
+            }
+        }
+        assert!(refused > 5, "{refused}");
+        let cut = &BUILTIN[..BUILTIN.len() / 2];
+        assert_eq!(words(cut, &Packing::outline()), words(cut, &Packing::new(&pool)));
     }
 
     #[test]

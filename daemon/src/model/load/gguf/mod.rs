@@ -24,7 +24,7 @@ use self::llama::{MEMBERS, Member};
 use self::metadata::Metadata;
 use self::tensors::Tensors;
 use super::input::Input;
-use super::{Checkpoint, LoadError, Packing, Vocabulary, Weights};
+use super::{Checkpoint, Glimpse, LoadError, Packing, Vocabulary, Weights};
 
 /// An architecture that runs.
 #[derive(Clone, Copy)]
@@ -107,6 +107,21 @@ pub(super) fn load(
         architecture: name.into(),
         quantisation,
         chat_template: metadata.optional_text("tokenizer.chat_template")?.map(str::to_owned),
+    })
+}
+
+/// What a file that begins with `head` says of itself.
+pub(super) fn glimpse(head: &[u8], input: Input<'_>) -> Result<Glimpse, LoadError> {
+    let Gguf { metadata, tensors } = Gguf::parse(head, input.len())?;
+    let (metadata, packing) = (Metadata(metadata), Packing::outline());
+    let architecture = metadata.text("general.architecture")?;
+    let context = metadata.optional_size(&format!("{architecture}.context_length"))?;
+    let tensors = Tensors::new(tensors, input, "", &packing);
+    Ok(Glimpse {
+        format: "gguf",
+        architecture: architecture.into(),
+        quantisation: tensors.commonest_type().into(),
+        context: context.unwrap_or(0),
     })
 }
 

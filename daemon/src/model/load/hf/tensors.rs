@@ -128,7 +128,7 @@ impl<'a> Tensors<'a> {
         let plain = self.take(name, &[k, n.iter().sum()])?;
         let within = |error| self.within(plain.file, error);
         // All of it at once: the rows of a tile are everywhere.
-        let bytes = plain.input.read(plain.range.clone()).map_err(within)?;
+        let bytes = self.packing.bytes(plain.input, plain.range.clone()).map_err(within)?;
         each(parts(n), |columns| self.columns(&plain, &bytes, columns, k)).map_err(within)
     }
 
@@ -151,11 +151,9 @@ impl<'a> Tensors<'a> {
         let (file, weight) = self.weight(name, n, k)?;
         let numbers = match &weight {
             Weight::Plain(plain) => plain.numbers(),
-            Weight::Quantised(_) => self.rows(&weight, 0..n, k).map(|matrix| {
-                let mut numbers = vec![0.0; n * k];
-                numbers.chunks_exact_mut(k).enumerate().for_each(|(n, row)| matrix.row(n, row));
-                numbers
-            }),
+            Weight::Quantised(_) => {
+                self.rows(&weight, 0..n, k).map(|matrix| self.packing.numbers(&matrix))
+            }
         };
         numbers.map_err(|error| self.within(file, error))
     }

@@ -79,7 +79,7 @@ fn a_model_from_its_pack_is_the_model_bit_for_bit() {
     let pool = pool();
     let packed = builtin(Packing::new(&pool)).unwrap();
     let pack = open(&written(packed.clone())).unwrap();
-    let kept = builtin(Packing::kept(&pool, &pack)).unwrap();
+    let kept = builtin(Packing::kept(&pack)).unwrap();
     assert_eq!(kept.len(), packed.len());
     for (kept, packed) in kept.iter().zip(&packed) {
         assert_eq!((kept.n(), kept.k(), kept.format()), (packed.n(), packed.k(), packed.format()));
@@ -172,9 +172,8 @@ fn a_pack_of_another_model_or_build_is_told_apart() {
 
 #[test]
 fn a_pack_whose_matrices_are_not_the_readers_is_an_error_with_the_place() {
-    let pool = pool();
     let pack = open(&written(every_type())).unwrap();
-    let error = builtin(Packing::kept(&pool, &pack)).unwrap_err();
+    let error = builtin(Packing::kept(&pack)).unwrap_err();
     assert!(matches!(error, LoadError::Kept { index: 0, .. }), "{error}");
 }
 

@@ -1,6 +1,7 @@
 //! The bytes of a `.tinygpt` body, in its three layouts, as elements of named tensors.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use half::f16;
 
@@ -59,12 +60,16 @@ impl<'a> Body<'a> {
         self.layout
     }
 
-    /// The elements of one tensor.
-    pub(super) fn elements(&self, place: Place) -> Result<Elements<'a>, LoadError> {
+    /// The elements of one tensor, out of the bytes that `read` reads.
+    pub(super) fn elements(
+        &self,
+        place: Place,
+        read: impl Fn(Input<'a>, Range<usize>) -> Result<Cow<'a, [u8]>, LoadError>,
+    ) -> Result<Elements<'a>, LoadError> {
         let Place { start, elements } = place;
         let read = |at: usize, bytes: usize| {
             let at = self.begin + at;
-            self.input.read(at..at + bytes)
+            read(self.input, at..at + bytes)
         };
         Ok(match self.layout {
             Layout::Triplets => Elements::F32(read(12 * start, 4 * elements)?),

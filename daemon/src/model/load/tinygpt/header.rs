@@ -128,13 +128,18 @@ impl Config {
             kv_heads: self.kv_heads(heads)?,
             width,
             mlp: dimension("dMlp", self.d_mlp.unwrap_or(4 * width as u64))?,
-            context: dimension("ctx", self.ctx.unwrap_or(256))?,
+            context: dimension("ctx", self.context())?,
             vocab: dimension("vocabSize", self.vocab_size.unwrap_or(256))?,
             eps: EPS,
             window: self.window()?,
             activation: Gelu::Erf,
             experts: self.experts()?,
         })
+    }
+
+    /// Learned positions.
+    pub(super) fn context(&self) -> u64 {
+        self.ctx.unwrap_or(256)
     }
 
     /// Our extension of the format: heads of keys and values that several heads of queries share.

@@ -30,12 +30,15 @@ use super::canon::Canon;
 use super::cursor::Cursor;
 use super::input::Input;
 use super::{
-    Attention, Checkpoint, Dense, Experts, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp,
-    Norm, Packing, Vocabulary, Weights,
+    Attention, Checkpoint, Dense, Experts, Glimpse, GptBlock, GptConfig, GptWeights, Linear,
+    LoadError, Mlp, Norm, Packing, Vocabulary, Weights,
 };
 
 /// First four bytes of a `.tinygpt` file.
 pub(super) const MAGIC: &[u8; 4] = b"TGPT";
+
+/// The only one that such files have.
+const ARCHITECTURE: &str = "gpt";
 
 /// Tensors outside the blocks, in each block outside its MLP, and in an MLP.
 const OUTER: u64 = 4;
@@ -60,6 +63,19 @@ pub(super) fn load(
     let (body, places) = Body::new(input, cursor.at(), layout, manifest)?;
     let tensors = Tensors::new(body, manifest, &places, packing)?;
     checkpoint(config, &tensors)
+}
+
+/// What a file of `length` bytes that begins with `head` says of itself.
+pub(super) fn glimpse(head: &[u8], length: usize) -> Result<Glimpse, LoadError> {
+    let mut cursor = Cursor::head(head, length);
+    cursor.take(4, "the magic number")?;
+    let header = read_header(&mut cursor)?;
+    Ok(Glimpse {
+        format: "tinygpt",
+        architecture: ARCHITECTURE.into(),
+        quantisation: header.layout().map(|layout| layout.name().to_owned()).unwrap_or_default(),
+        context: usize::try_from(header.config.context()).unwrap_or(0),
+    })
 }
 
 fn read_header(cursor: &mut Cursor<'_>) -> Result<Header, LoadError> {
@@ -116,7 +132,7 @@ fn checkpoint(config: GptConfig, tensors: &Tensors<'_>) -> Result<Checkpoint, Lo
         weights: Weights::Gpt(weights(config, tensors)?),
         vocabulary: Vocabulary::Bytes,
         format: "tinygpt",
-        architecture: "gpt".into(),
+        architecture: ARCHITECTURE.into(),
         quantisation,
         chat_template: None,
     })
@@ -208,7 +224,7 @@ impl<'a> Tensors<'a> {
 
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let place = self.place(name, shape)?;
-        let elements = self.body.elements(place)?;
+        let elements = self.body.elements(place, Input::read)?;
         Ok((0..place.elements).map(|index| elements.f32(index)).collect())
     }
 
@@ -221,7 +237,7 @@ impl<'a> Tensors<'a> {
 
     /// An embedding: stored as listed, `[n, k]`.
     fn rows(&self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let elements = self.body.elements(self.place(name, &[n, k])?)?;
+        let elements = self.elements(self.place(name, &[n, k])?)?;
         match &elements {
             Elements::Int4 { scales, values } if k.is_multiple_of(BLOCK) => {
                 self.packed(scales, values, n, k)
@@ -238,8 +254,13 @@ impl<'a> Tensors<'a> {
 
     /// A linear weight: listed `[n, k]`, stored `[k, n]`.
     fn weight(&self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let elements = self.body.elements(self.place(&format!("{name}.weight"), &[n, k])?)?;
+        let elements = self.elements(self.place(&format!("{name}.weight"), &[n, k])?)?;
         self.matrix(&elements, n, k, |row, column| column * n + row)
+    }
+
+    /// The elements of a matrix, as far as its packing looks at them.
+    fn elements(&self, place: Place) -> Result<Elements<'a>, LoadError> {
+        self.body.elements(place, |input, range| self.packing.bytes(input, range))
     }
 
     /// A matrix whose elements lie where `stored(row, column)` says.
