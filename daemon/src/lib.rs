@@ -100,9 +100,11 @@ pub fn start_engines(
         tracing::info!(?device, "computing there");
     }
     let machine = Machine { pool, device };
+    let mut turns = engine::Turns::default();
     let start = |source: &engine::Source| {
         let (settings, machine) = (config.engine.clone(), machine.clone());
-        let (handle, _thread) = engine::spawn(settings, source.clone(), machine, store.cloned())?;
+        let (handle, _thread) =
+            engine::spawn(settings, source.clone(), machine, store.cloned(), turns.hand_out())?;
         Ok(handle)
     };
     let engines: std::io::Result<Vec<_>> = config.models.iter().map(start).collect();

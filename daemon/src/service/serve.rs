@@ -222,7 +222,7 @@ mod tests {
     use tinygpt_kernels::Pool;
 
     use super::*;
-    use crate::engine::{self, Budget, Settings, Source};
+    use crate::engine::{self, Budget, Settings, Source, Turn};
     use crate::kv::codec::Codec;
     use crate::model::Numerics;
     use crate::service::Facts;
@@ -244,7 +244,8 @@ mod tests {
             numerics: Numerics::Fast,
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
-        let (handle, _) = engine::spawn(engine.clone(), source, pool, None).unwrap();
+        let (handle, _) =
+            engine::spawn(engine.clone(), source, pool, None, Turn::default()).unwrap();
         let started = SystemTime::now();
         let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine };
         Daemon::new(vec![handle], None, facts, None)
