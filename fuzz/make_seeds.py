@@ -101,6 +101,23 @@ def tinygpt() -> bytes:
     return b"TGPT" + struct.pack("<II", 2, len(head)) + head + bytes(4 + 2 * offset)
 
 
+def lora() -> bytes:
+    head = json.dumps({"rank": 1, "alpha": 2, "baseDModel": 192, "entries": [
+        {"name": "blocks.0.attn.q_proj", "loraAShape": [192, 1], "loraBShape": [1, 192]}]}).encode()
+    return b"TGLA" + struct.pack("<II", 1, len(head)) + head + bytes(2 * 4 * 192)
+
+
+def peft() -> bytes:
+    config = json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 2, "target_modules": ["q_proj"],
+                         "rank_pattern": {"k_proj": 2}, "use_rslora": True, "bias": "none"}).encode()
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = json.dumps({
+        f"{name}.lora_A.weight": {"dtype": "F32", "shape": [1, 192], "data_offsets": [0, 768]},
+        f"{name}.lora_B.weight": {"dtype": "BF16", "shape": [192, 1], "data_offsets": [768, 1152]},
+    }).encode()
+    return struct.pack("<H", len(config)) + config + struct.pack("<Q", len(tensors)) + tensors + bytes(1152)
+
+
 def frames() -> bytes:
     """A request whose authority is an encoded path: settings, headers, data."""
     field = b"run%2Fx%2Ft.sock"
@@ -136,6 +153,8 @@ if __name__ == "__main__":
     write("model", "gemma3.gguf", gemma(pieces))
     write("model", "phi3.gguf", phi(pieces))
     write("model", "fp16.tinygpt", tinygpt())
+    write("adapter", "tiny.lora", lora())
+    write("adapter", "peft", peft())
     write("authority", "request", frames())
     if len(sys.argv) > 1:
         heads(Path(sys.argv[1]))

@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use seeded::Kept;
 use tinygpt_kernels::Pool;
+use tinygpt_tests::adapters;
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::layout::Layout;
 use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::device::Choice;
-use tinygptd::model::load::{Weights, load};
-use tinygptd::model::{Batch, Machine, Model, Numerics};
+use tinygptd::model::load::{Adapter, Weights, load};
+use tinygptd::model::{AdapterId, Batch, Machine, Model, Numerics};
 
 /// The system's, counted.
 struct Counting;
@@ -68,6 +69,10 @@ impl Decode {
             tokens: vec![1; rows.len()],
             slices: rows.clone().map(|row| row..row + 1).collect(),
             wanted: rows.collect(),
+            // Of a model that has none it says nothing.
+            adapters: (0..sequences.len())
+                .map(|at| (at % 2 == 0).then_some(AdapterId(0)))
+                .collect(),
         };
         Self { model, sequences, batch }
     }
@@ -103,8 +108,24 @@ fn a_decoding_forward_pass_allocates_nothing() {
         let models = || seeded::all(Kept::FourBits).into_iter();
         // They are too small for a second thread to be sure of a share before they are counted.
         let sizes = [(1, 1), (1, 5)];
-        check(name, &|| models().find(|(known, _)| *known == name).unwrap().1, &sizes);
+        let model = || models().find(|(known, _)| *known == name).unwrap().1;
+        check(name, &model, &sizes);
+        if name == "qwen3" {
+            check("an adapter", &|| adapted(model()), &sizes);
+        }
     }
+}
+
+fn adapted(mut weights: Weights) -> Weights {
+    let shapes =
+        [("self_attn.q_proj", [128, 64]), ("mlp.gate_proj", [96, 64]), ("mlp.down_proj", [64, 96])];
+    let named = |layer| shapes.map(|(part, shape)| (format!("model.layers.{layer}.{part}"), shape));
+    let layers = (0..4).flat_map(named).collect();
+    let adapter = adapters::Adapter { rank: 4, alpha: 8.0, seed: 1, layers };
+    let config = adapter.config().to_string();
+    let adapter = Adapter::from_peft(config.as_bytes(), &adapter.safetensors()).unwrap();
+    weights.adapt(AdapterId(0), &adapter).unwrap();
+    weights
 }
 
 fn check(model: &str, weights: &dyn Fn() -> Weights, sizes: &[(usize, usize)]) {

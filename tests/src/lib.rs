@@ -1,5 +1,6 @@
 //! What the behaviour tests, the demo and the benchmark share.
 
+pub mod adapters;
 pub mod client;
 pub mod directory;
 pub mod process;

@@ -16,7 +16,7 @@ use tinygpt_kernels::{Gate, Gelu, Matrix, Rope, Shape};
 
 use super::Batch;
 use super::host::Buffer;
-use super::load::{Attention, Linear, Norm};
+use super::load::{Attention, Delta, Linear, Norm};
 use crate::kv::device::{DeviceError, Tier};
 use crate::kv::layout::{LayerShape, Layout};
 use crate::kv::seq::KvSeq;
@@ -85,6 +85,9 @@ pub trait Executor: Debug {
     #[expect(clippy::missing_errors_doc, reason = "above")]
     fn vector(&self, numbers: Vec<f32>) -> Result<Self::Vector, DeviceError>;
 
+    /// Begins a pass over `batch`: from now on products know which rows carry which adapter.
+    fn begin(&self, batch: &Batch);
+
     /// The rows `[T][C]` of an embedding matrix `[V][C]`.
     fn embed(&self, tokens: &[u32], embedding: &Self::Matrix) -> Self::Rows<'_>;
 
@@ -122,12 +125,18 @@ pub trait Executor: Debug {
         bias: Option<&Self::Vector>,
     ) -> Self::Rows<'e>;
 
-    /// The same for a layer.
+    /// `y += up (down x)` in the rows whose adapter changes the layer, `x [T][K]` and `y [T][N]`.
+    /// Other rows are left as they are, to the bit.
+    fn adapt<'e>(&'e self, y: &mut Self::Rows<'e>, x: &Self::Input<'e>, layer: &LinearOf<Self>);
+
+    /// The outputs of a layer, of each row with its adapter.
     fn linear<'e>(&'e self, x: &Self::Input<'e>, layer: &LinearOf<Self>) -> Self::Rows<'e> {
-        self.multiply(x, &layer.weight, layer.bias.as_ref())
+        let mut y = self.multiply(x, &layer.weight, layer.bias.as_ref());
+        self.adapt(&mut y, x, layer);
+        y
     }
 
-    /// `x += y Wᵀ + b`, `x [T][N]` and `y [T][K]`.
+    /// `x += linear(y)`, `x [T][N]` and `y [T][K]`.
     fn add_linear<'e>(
         &'e self,
         x: &mut Self::Rows<'e>,
@@ -137,7 +146,7 @@ pub trait Executor: Debug {
         self.add(x, &self.linear(y, layer));
     }
 
-    /// The products of the same rows.
+    /// The outputs of several layers for the same rows.
     fn linears<'e, const P: usize>(
         &'e self,
         x: &Self::Input<'e>,
@@ -253,10 +262,19 @@ pub trait Executor: Debug {
 impl Linear {
     /// The same weights, where `executor` keeps them.
     pub(super) fn place<E: Executor>(self, executor: &E) -> Result<LinearOf<E>, DeviceError> {
+        let deltas = self.deltas.into_iter();
+        let deltas = deltas.map(|(adapter, delta)| Ok((adapter, delta.place(executor)?)));
         Ok(Linear {
             weight: executor.matrix(self.weight)?,
             bias: self.bias.map(|bias| executor.vector(bias)).transpose()?,
+            deltas: deltas.collect::<Result<_, DeviceError>>()?,
         })
+    }
+}
+
+impl Delta {
+    fn place<E: Executor>(self, executor: &E) -> Result<Delta<E::Matrix>, DeviceError> {
+        Ok(Delta { down: executor.matrix(self.down)?, up: executor.matrix(self.up)? })
     }
 }
 

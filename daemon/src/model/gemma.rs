@@ -124,6 +124,7 @@ impl<E: Executor> Model for Gemma<E> {
 
     fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
+        e.begin(batch);
         let angles = e.angles(&self.ropes, positions(batch, kv));
         let mut x = e.embed(&batch.tokens, &weights.token_embedding);
         e.scale(&mut x, weights.config.embedding_scale);

@@ -3,6 +3,7 @@
 //! Results lie in [`Buffer`]s, which a [`Host`] lends and takes back when they are dropped: a step
 //! of a size that was run before allocates nothing for them.
 
+mod adapted;
 mod buffer;
 
 use std::cell::RefCell;
@@ -15,6 +16,7 @@ use tinygpt_kernels::{
 };
 
 pub use self::buffer::Buffer;
+use super::carried::Carried;
 use super::executor::{Executor, Scores};
 use super::load::{Linear, Norm};
 use super::{Batch, Numerics};
@@ -33,6 +35,8 @@ pub struct Host {
     /// Without elements.
     spare_views: RefCell<Vec<Block<'static>>>,
     spare_sequences: RefCell<Vec<Sequence<'static>>>,
+    /// Of the pass in progress.
+    carried: RefCell<Carried>,
 }
 
 /// Rows on their way into products: as they are, and as 8-bit integers where the numerics want
@@ -63,6 +67,7 @@ impl Host {
             spare_positions: RefCell::default(),
             spare_views: RefCell::default(),
             spare_sequences: RefCell::default(),
+            carried: RefCell::default(),
         }
     }
 
@@ -106,6 +111,10 @@ impl Executor for Host {
 
     fn vector(&self, numbers: Vec<f32>) -> Result<Vec<f32>, DeviceError> {
         Ok(numbers)
+    }
+
+    fn begin(&self, batch: &Batch) {
+        self.carried.borrow_mut().load(batch);
     }
 
     fn embed(&self, tokens: &[u32], embedding: &Matrix) -> Buffer<'_> {
@@ -187,10 +196,16 @@ impl Executor for Host {
         out
     }
 
+    fn adapt<'h>(&'h self, y: &mut Buffer<'h>, x: &Input<'h>, layer: &Linear) {
+        for (rows, delta) in self.carried.borrow().deltas(&layer.deltas) {
+            self.add_delta(y, &x.x, rows, delta);
+        }
+    }
+
     fn add_linear<'h>(&'h self, x: &mut Buffer<'h>, y: &Input<'h>, layer: &Linear) {
         match &y.quantized {
-            Some(y) if layer.weight.is_quantised() => {
-                let Linear { weight: weights, bias } = layer;
+            Some(y) if layer.weight.is_quantised() && !self.is_adapted(layer) => {
+                let Linear { weight: weights, bias, .. } = layer;
                 let output = Output { weights, bias: bias.as_deref(), y: x, adds: true };
                 linear_fast(&self.pool, y, [output]);
             }
@@ -208,16 +223,17 @@ impl Executor for Host {
         };
         let mut out = layers.map(|layer| self.buffer(x.x.rows(), layer.weight.n()));
         let mut buffers = out.iter_mut();
-        let outputs = layers.map(|Linear { weight, bias }| {
+        let outputs = layers.map(|Linear { weight, bias, .. }| {
             let y = buffers.next().expect("a buffer for each layer");
             Output { weights: weight, bias: bias.as_deref(), y, adds: false }
         });
         linear_fast(&self.pool, quantized, outputs);
+        out.iter_mut().zip(layers).for_each(|(y, layer)| self.adapt(y, x, layer));
         out
     }
 
     fn gated<'h>(&'h self, x: &Input<'h>, how: Gate, gate: &Linear, up: &Linear) -> Buffer<'h> {
-        let plain = gate.bias.is_none() && up.bias.is_none();
+        let plain = [gate, up].iter().all(|it| it.bias.is_none() && !self.is_adapted(it));
         match &x.quantized {
             Some(quantized) if plain && are_quantised(&[gate, up]) => {
                 let mut out = self.buffer(x.x.rows(), gate.weight.n());

@@ -10,6 +10,7 @@
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
 
 mod attention;
+mod carried;
 pub mod device;
 pub mod executor;
 pub mod gemma;
@@ -44,7 +45,13 @@ pub struct Batch {
     pub slices: Vec<Range<usize>>,
     /// The rows whose final hidden state is wanted, ascending.
     pub wanted: Vec<usize>,
+    /// The adapter of each slice; slices beyond the end have none.
+    pub adapters: Vec<Option<AdapterId>>,
 }
+
+/// Names an adapter of a model: its place among those that were loaded with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterId(pub usize);
 
 /// Which reference arithmetic a model runs in; each has the same bits on every CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! its own sequence alone, and on all that the configuration says.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod adapters;
 mod runner;
 mod seeded;
 
@@ -28,6 +29,14 @@ fn text(seed: u64) -> Vec<u32> {
 /// Every model in both arithmetics, with weights that both treat alike and weights that they do
 /// not.
 fn everywhere(mut check: impl FnMut(&str, &dyn Fn(usize) -> Runner)) {
+    everywhere_with(|_, weights| weights, |what, start, _| check(what, start));
+}
+
+/// The same of what `make` makes of each model, and of the models as they are.
+fn everywhere_with(
+    make: impl Fn(&str, Weights) -> Weights,
+    mut check: impl FnMut(&str, &dyn Fn(usize) -> Runner, &dyn Fn(usize) -> Runner),
+) {
     for (kept, numerics) in [
         (Kept::Plain, Numerics::Exact),
         (Kept::FourBits, Numerics::Exact),
@@ -36,9 +45,11 @@ fn everywhere(mut check: impl FnMut(&str, &dyn Fn(usize) -> Runner)) {
         for index in 0..seeded::all(kept).len() {
             let (name, _) = seeded::all(kept).swap_remove(index);
             let what = format!("{name}, {kept:?}, {numerics:?}");
-            check(&what, &|threads| {
-                let (_, weights) = seeded::all(kept).swap_remove(index);
-                Runner::on(Choice::Cpu, threads, weights, numerics, Codec::F16)
+            let weights = || seeded::all(kept).swap_remove(index).1;
+            let run =
+                |threads, weights| Runner::on(Choice::Cpu, threads, weights, numerics, Codec::F16);
+            check(&what, &|threads| run(threads, make(name, weights())), &|threads| {
+                run(threads, weights())
             });
         }
     }
@@ -249,7 +260,7 @@ fn keys_and_values_that_are_the_same_for_two_heads_are_shared_with_the_same_bits
             of.weight.row(*row, to);
         }
         let bias = of.bias.as_ref().map(|bias| rows.iter().map(|row| bias[*row]).collect());
-        Linear { weight: Matrix::from_f32(rows.len(), of.weight.k(), &weights), bias }
+        Linear::new(Matrix::from_f32(rows.len(), of.weight.k(), &weights), bias)
     };
     for block in &mut each.blocks {
         block.attention.k = double(&block.attention.k);
@@ -317,10 +328,10 @@ fn both(a: &Dense, b: &Dense) -> Dense {
     let (m, c) = (inner.len(), inner[0].len());
     let biases = bias(&a.fc_out).into_iter().zip(bias(&b.fc_out)).map(|(a, b)| (a + b) / 2.0);
     Dense {
-        fc_in: Linear {
-            weight: Matrix::from_f32(m, c, &inner.concat()),
-            bias: Some([bias(&a.fc_in), bias(&b.fc_in)].concat()),
-        },
-        fc_out: Linear { weight: Matrix::from_f32(c, m, &halved), bias: Some(biases.collect()) },
+        fc_in: Linear::new(
+            Matrix::from_f32(m, c, &inner.concat()),
+            Some([bias(&a.fc_in), bias(&b.fc_in)].concat()),
+        ),
+        fc_out: Linear::new(Matrix::from_f32(c, m, &halved), Some(biases.collect())),
     }
 }

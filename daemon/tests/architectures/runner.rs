@@ -10,7 +10,7 @@ use tinygptd::kv::layout::{BLOCK, Layout};
 use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::device::Choice;
 use tinygptd::model::load::Weights;
-use tinygptd::model::{Batch, Machine, Model, Numerics};
+use tinygptd::model::{AdapterId, Batch, Machine, Model, Numerics};
 
 pub(crate) struct Runner {
     model: Box<dyn Model>,
@@ -48,7 +48,17 @@ impl Runner {
 
     /// Runs the next tokens of some sequences together; the logits of every row of each.
     pub(crate) fn step(&mut self, seqs: &mut [&mut KvSeq], tokens: &[&[u32]]) -> Vec<Logits> {
-        let mut batch = Batch::default();
+        self.step_with(seqs, tokens, &[])
+    }
+
+    /// The same, each with its adapter.
+    pub(crate) fn step_with(
+        &mut self,
+        seqs: &mut [&mut KvSeq],
+        tokens: &[&[u32]],
+        adapters: &[Option<AdapterId>],
+    ) -> Vec<Logits> {
+        let mut batch = Batch { adapters: adapters.into(), ..Batch::default() };
         for (seq, tokens) in seqs.iter_mut().zip(tokens) {
             seq.reserve(seq.len() + tokens.len(), &mut self.slabs).unwrap();
             self.model.prepare(seq, tokens.len()).unwrap();

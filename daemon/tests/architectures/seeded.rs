@@ -246,7 +246,7 @@ impl Seeded {
 
     fn linear(self, seed: u64, n: usize, k: usize) -> Linear {
         let bias = self.biased.then(|| noise(seed + 500, n, 0.1));
-        Linear { weight: self.matrix(seed, n, k), bias }
+        Linear::new(self.matrix(seed, n, k), bias)
     }
 
     fn matrix(self, seed: u64, n: usize, k: usize) -> Matrix {

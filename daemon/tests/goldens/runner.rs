@@ -67,6 +67,7 @@ impl Runner {
             tokens: tokens.into(),
             slices: std::iter::once(0..rows).collect(),
             wanted: (rows - wanted..rows).collect(),
+            ..Batch::default()
         };
         let hidden = self.model.forward(&batch, &mut [&mut self.seq]).unwrap();
         self.seq.advance(rows);

@@ -22,7 +22,8 @@ pub use self::choice::{Choice, NoDevice, Target, UnknownDevice};
 pub use self::rows::Rows;
 
 use super::Batch;
-use super::executor::{Executor, NormOf, Scores};
+use super::carried::Carried;
+use super::executor::{Executor, LinearOf, NormOf, Scores};
 use super::host::Buffer;
 use crate::kv::device::{DeviceError, Resident, Tier};
 use crate::kv::layout::Layout;
@@ -34,6 +35,8 @@ pub struct Device {
     tier: Tier,
     /// Keys and values of the pass in progress, layer by layer: `[T][G*D]`.
     fresh: RefCell<Vec<Tensor>>,
+    /// Of the pass in progress.
+    carried: RefCell<Carried>,
 }
 
 /// Cosines and sines of the pass's positions for one rope: halves of `axis` of a tensor that is
@@ -47,7 +50,11 @@ pub struct Angles {
 impl Device {
     /// An executor on `target`.
     pub fn new(target: Target) -> Self {
-        Self { tier: Tier::new(target.device, target.memory), fresh: RefCell::default() }
+        Self {
+            tier: Tier::new(target.device, target.memory),
+            fresh: RefCell::default(),
+            carried: RefCell::default(),
+        }
     }
 
     fn device(&self) -> &candle_core::Device {
@@ -176,6 +183,10 @@ impl Executor for Device {
         Ok(Tensor::from_vec(numbers, len, self.device())?)
     }
 
+    fn begin(&self, batch: &Batch) {
+        self.carried.borrow_mut().load(batch);
+    }
+
     fn embed(&self, tokens: &[u32], embedding: &Tensor) -> Rows {
         let ids = Tensor::new(tokens, self.device());
         ids.and_then(|ids| embedding.index_select(&ids, 0)).into()
@@ -223,6 +234,16 @@ impl Executor for Device {
         match bias {
             Some(bias) => out.map(|out| out.broadcast_add(bias)),
             None => out,
+        }
+    }
+
+    fn adapt(&self, y: &mut Rows, x: &Rows, layer: &LinearOf<Self>) {
+        for (rows, delta) in self.carried.borrow().deltas(&layer.deltas) {
+            *y = y.with(x, |y, x| {
+                let rows = self.indices(rows.iter().copied())?;
+                let low = x.index_select(&rows, 0)?.matmul(&delta.down.t()?)?;
+                y.index_add(&rows, &low.matmul(&delta.up.t()?)?, 0)
+            });
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Stamp;
 
 /// Tells two states of a model's files apart without reading them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
 
 impl Stamps {
@@ -18,6 +18,13 @@ impl Stamps {
     /// Of the only file.
     pub fn one(path: &Path, stamp: Stamp) -> Self {
         Self(vec![(path.to_owned(), Some(stamp))])
+    }
+
+    /// With those of other files.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
     }
 
     /// The states of the same files now.

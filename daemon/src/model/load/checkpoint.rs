@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tinygpt_kernels::Matrix;
 
 use super::config::{GemmaConfig, GptConfig, LlamaConfig};
+use crate::model::AdapterId;
 
 /// A model read from a file, and what its fingerprint needs.
 #[derive(Debug)]
@@ -53,13 +54,31 @@ impl Weights {
     }
 }
 
-/// `y = weight x + bias`.
+/// `y = weight x + bias`, and what adapters add to it.
 #[derive(Debug)]
 pub struct Linear<M = Matrix, V = Vec<f32>> {
     /// `[out, in]`
     pub weight: M,
     /// `[out]`
     pub bias: Option<V>,
+    /// One for each adapter that changes the layer.
+    pub deltas: Vec<(AdapterId, Delta<M>)>,
+}
+
+impl Linear {
+    /// A layer that no adapter changes.
+    pub fn new(weight: Matrix, bias: Option<Vec<f32>>) -> Self {
+        Self { weight, bias, deltas: Vec::new() }
+    }
+}
+
+/// What an adapter of rank r adds to the outputs of a layer: `y += up (down x)`.
+#[derive(Debug)]
+pub struct Delta<M = Matrix> {
+    /// `[r, in]`
+    pub down: M,
+    /// `[out, r]`, multiplied with the adapter's scale.
+    pub up: M,
 }
 
 /// Gain and, for a LayerNorm, bias of a normalisation.

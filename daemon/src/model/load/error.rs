@@ -16,6 +16,14 @@ pub enum LoadError {
         /// The first bytes, escaped.
         found: String,
     },
+    /// The first four bytes of a file that should be an adapter.
+    #[error(
+        "not an adapter: it begins with {found}, not with \"TGLA\"; one of PEFT's is a directory"
+    )]
+    AdapterMagic {
+        /// The first bytes, escaped.
+        found: String,
+    },
     /// A pipe, a device or a socket has the name.
     #[error("not a regular file")]
     NotAFile,
@@ -331,6 +339,28 @@ pub enum LoadError {
         expected: Vec<u64>,
         /// Shape in the file, outermost first.
         found: Vec<u64>,
+    },
+    /// A part of an adapter for a layer that the model does not have, or that no adapter may
+    /// change.
+    #[error(
+        "\"{module}\" is none of what adapters change in this model: the projections of attention \
+         and MLP in each of its {layers} layers"
+    )]
+    NotAdaptable {
+        /// The layer's name in the adapter.
+        module: String,
+        /// L
+        layers: usize,
+    },
+    /// A part of an adapter for a layer of another size.
+    #[error("\"{module}\" adapts weights {found:?}, the model's are {expected:?}")]
+    Unfit {
+        /// The layer's name in the adapter.
+        module: String,
+        /// `[out, in]` in the adapter.
+        found: [usize; 2],
+        /// `[out, in]` in the model.
+        expected: [usize; 2],
     },
     /// A body whose size is not what the header promises.
     #[error("the body has {found} bytes, the header's {layout} layout needs {expected}")]

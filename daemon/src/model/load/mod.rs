@@ -9,6 +9,7 @@
 //! A file that asks for arithmetic that is not implemented is refused by the name of the key that
 //! asks for it: running it anyway would give plausible, wrong text.
 
+mod adapter;
 mod canon;
 mod checkpoint;
 mod config;
@@ -30,9 +31,11 @@ use std::fs::File;
 pub use tinygpt_kernels::Gelu;
 use tinygpt_kernels::Pool;
 
+pub use self::adapter::{Adapter, AdapterFiles};
 pub use self::checkpoint::{
-    Attention, Checkpoint, Dense, Experts, GemmaBlock, GemmaWeights, GgufVocabulary, GptBlock,
-    GptWeights, HfVocabulary, Linear, LlamaBlock, LlamaWeights, Mlp, Norm, Vocabulary, Weights,
+    Attention, Checkpoint, Delta, Dense, Experts, GemmaBlock, GemmaWeights, GgufVocabulary,
+    GptBlock, GptWeights, HfVocabulary, Linear, LlamaBlock, LlamaWeights, Mlp, Norm, Vocabulary,
+    Weights,
 };
 pub use self::config::{ExpertsConfig, GemmaConfig, GptConfig, LayerPlan, LlamaConfig, RopeConfig};
 pub use self::error::LoadError;

@@ -81,7 +81,7 @@ impl<'a> Tensors<'a> {
         for part in parts {
             let rows = start..start + part;
             let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
-            linears.push(Linear { weight: self.rows(&weight, &tensor, rows, k)?, bias });
+            linears.push(Linear::new(self.rows(&weight, &tensor, rows, k)?, bias));
             start += part;
         }
         Ok(linears.try_into().expect("as many as there are parts"))

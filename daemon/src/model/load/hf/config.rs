@@ -92,7 +92,7 @@ const FACTORS: [&str; 4] =
 
 /// An object of `config.json`.
 #[derive(Debug)]
-pub(super) struct Config {
+pub(in crate::model::load) struct Config {
     /// What its keys' names begin with: nothing, or the name of the object and a dot.
     prefix: String,
     values: Map<String, Value>,
@@ -100,7 +100,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn new(value: Value) -> Result<Self, LoadError> {
+    pub(in crate::model::load) fn new(value: Value) -> Result<Self, LoadError> {
         Self::named(String::new(), value)
     }
 
@@ -112,33 +112,37 @@ impl Config {
     }
 
     /// The value of a key, which counts as implemented from now on; `None` for `null`, too.
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(in crate::model::load) fn get(&self, key: &str) -> Option<&Value> {
         self.asked.borrow_mut().insert(key.to_owned());
         self.values.get(key).filter(|value| !value.is_null())
     }
 
     /// An object inside, with keys of its own.
-    pub(super) fn object(&self, key: &str) -> Result<Option<Self>, LoadError> {
+    pub(in crate::model::load) fn object(&self, key: &str) -> Result<Option<Self>, LoadError> {
         let name = format!("{}{key}.", self.prefix);
         self.get(key).map(|value| Self::named(name, value.clone())).transpose()
     }
 
     /// Counts keys as implemented that were read elsewhere.
-    pub(super) fn have_read(&self, keys: &[&str]) {
+    pub(in crate::model::load) fn have_read(&self, keys: &[&str]) {
         self.asked.borrow_mut().extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
     /// All keys and values, which count as implemented from now on.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
+    pub(in crate::model::load) fn entries(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.asked.borrow_mut().extend(self.values.keys().cloned());
         self.values.iter()
     }
 
-    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, LoadError> {
+    pub(in crate::model::load) fn text(&self, key: &str) -> Result<Option<&str>, LoadError> {
         self.typed(key, "a text", Value::as_str)
     }
 
-    pub(super) fn flag(&self, key: &str, otherwise: bool) -> Result<bool, LoadError> {
+    pub(in crate::model::load) fn flag(
+        &self,
+        key: &str,
+        otherwise: bool,
+    ) -> Result<bool, LoadError> {
         Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(otherwise))
     }
 
@@ -157,7 +161,7 @@ impl Config {
     }
 
     /// The same of a key that must be there.
-    pub(super) fn needed_size(&self, key: &str) -> Result<usize, LoadError> {
+    pub(in crate::model::load) fn needed_size(&self, key: &str) -> Result<usize, LoadError> {
         self.size(key)?.ok_or_else(|| self.missing(key))
     }
 
@@ -176,12 +180,12 @@ impl Config {
         }
     }
 
-    pub(super) fn needed_positive(&self, key: &str) -> Result<f64, LoadError> {
+    pub(in crate::model::load) fn needed_positive(&self, key: &str) -> Result<f64, LoadError> {
         self.positive(key)?.ok_or_else(|| self.missing(key))
     }
 
     /// A list, of which `item` takes every item.
-    pub(super) fn list<'a, T>(
+    pub(in crate::model::load) fn list<'a, T>(
         &'a self,
         key: &str,
         expected: &'static str,
@@ -191,7 +195,7 @@ impl Config {
     }
 
     /// The text of a key, which is one of those that are implemented.
-    pub(super) fn one_of<T: Copy>(
+    pub(in crate::model::load) fn one_of<T: Copy>(
         &self,
         key: &str,
         otherwise: &str,
@@ -207,7 +211,7 @@ impl Config {
 
     /// Refuses a key that nobody has asked for, unless it says nothing or that a feature is not
     /// used.
-    pub(super) fn finish(&self) -> Result<(), LoadError> {
+    pub(in crate::model::load) fn finish(&self) -> Result<(), LoadError> {
         let asked = self.asked.borrow();
         let strange = |(key, value): &(&String, &Value)| {
             !asked.contains(*key) && !is_silent(key) && !is_off(key, value)
@@ -218,11 +222,11 @@ impl Config {
         }
     }
 
-    pub(super) fn unsupported(&self, key: &str, detail: String) -> LoadError {
+    pub(in crate::model::load) fn unsupported(&self, key: &str, detail: String) -> LoadError {
         LoadError::Unsupported { what: format!("key \"{}{key}\"", self.prefix), detail }
     }
 
-    pub(super) fn missing(&self, key: &str) -> LoadError {
+    pub(in crate::model::load) fn missing(&self, key: &str) -> LoadError {
         LoadError::MissingKey { key: format!("{}{key}", self.prefix) }
     }
 

@@ -17,7 +17,7 @@ mod tensors;
 mod tests;
 mod vocabulary;
 
-use self::config::Config;
+pub(super) use self::config::Config;
 use self::directory::CONFIG;
 pub(super) use self::directory::{Directory, survey};
 use self::families::Family;

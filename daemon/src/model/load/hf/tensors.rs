@@ -103,7 +103,7 @@ impl<'a> Tensors<'a> {
     ) -> Result<Linear, LoadError> {
         let weight = self.matrix(&format!("{name}.weight"), n, k)?;
         let numbers = || self.numbers(&format!("{name}.bias"), &[n]);
-        Ok(Linear { weight, bias: bias.then(numbers).transpose()? })
+        Ok(Linear::new(weight, bias.then(numbers).transpose()?))
     }
 
     /// Layers `[n, k]` without biases that are stored below one another.
@@ -114,7 +114,7 @@ impl<'a> Tensors<'a> {
         k: usize,
     ) -> Result<[Linear; P], LoadError> {
         let (file, weight) = self.weight(&format!("{name}.weight"), n.iter().sum(), k)?;
-        let layer = |rows| Ok(Linear { weight: self.rows(&weight, rows, k)?, bias: None });
+        let layer = |rows| Ok(Linear::new(self.rows(&weight, rows, k)?, None));
         each(parts(n), layer).map_err(|error| self.within(file, error))
     }
 

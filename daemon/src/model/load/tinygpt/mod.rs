@@ -168,10 +168,10 @@ fn block(config: &GptConfig, tensors: &Tensors<'_>, layer: usize) -> Result<GptB
         mlp: match config.experts {
             None => Mlp::Dense(dense(config, tensors, &name("mlp"))?),
             Some(experts) => Mlp::Experts(Experts {
-                router: Linear {
-                    weight: tensors.weight(&name("moe.router"), experts.count, width)?,
-                    bias: None,
-                },
+                router: Linear::new(
+                    tensors.weight(&name("moe.router"), experts.count, width)?,
+                    None,
+                ),
                 experts: (0..experts.count)
                     .map(|i| dense(config, tensors, &name(&format!("moe.experts.{i}"))))
                     .collect::<Result<_, _>>()?,
@@ -249,7 +249,7 @@ impl<'a> Tensors<'a> {
     fn linear(&self, name: &str, n: usize, k: usize) -> Result<Linear, LoadError> {
         let weight = self.weight(name, n, k)?;
         let bias = self.values(&format!("{name}.bias"), &[n])?;
-        Ok(Linear { weight, bias: Some(bias) })
+        Ok(Linear::new(weight, Some(bias)))
     }
 
     /// A linear weight: listed `[n, k]`, stored `[k, n]`.

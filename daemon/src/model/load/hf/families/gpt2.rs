@@ -138,6 +138,6 @@ fn projections<const P: usize>(
     let mut sizes = n.into_iter();
     Ok(weights.map(|weight| {
         let bias = biases.by_ref().take(sizes.next().unwrap_or(0)).collect();
-        Linear { weight, bias: Some(bias) }
+        Linear::new(weight, Some(bias))
     }))
 }
