@@ -1,10 +1,11 @@
 //! `sample --batch`: JSON lines in, JSON lines out, in the order of the input.
 //!
-//! A line is an object with `prompt` or `token_ids`, if you like an `id` of any kind and a `model`,
-//! and any of the sampling parameters by their names in the protocol, which then stand in for the
-//! flags. An answer has the line's `index` (from 0; blank lines count and have no answer) and `id`,
-//! and either what `sample --json` prints or an `error`. A bad line is answered like any other and stops
-//! nothing; the exit status tells that there was one, or one that the daemon cancelled.
+//! A line is an object with `prompt` or `token_ids`, if you like an `id` of any kind, a `model` and
+//! an `adapter`, and any of the sampling parameters by their names in the protocol, which then stand
+//! in for the flags. An answer has the line's `index` (from 0; blank lines count and have no answer)
+//! and `id`, and either what `sample --json` prints or an `error`. A bad line is answered like any
+//! other and stops nothing; the exit status tells that there was one, or one that the daemon
+//! cancelled.
 
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -22,7 +23,7 @@ use tokio::fs::File;
 use tokio::io::{self, AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tonic::Code;
 
-use crate::cli::ModelArg;
+use crate::cli::{AdapterArg, ModelArg};
 use crate::failure::{Failure, Outcome, code_name, reason};
 use crate::patience;
 use crate::prompt::Prompt;
@@ -164,6 +165,9 @@ impl Batch<'_> {
         let mut options = self.options.clone();
         if let Some(name) = take(&mut line, "model")? {
             options.model = ModelArg { name };
+        }
+        if let Some(name) = take(&mut line, "adapter")? {
+            options.adapter = AdapterArg { name };
         }
         options.sampling = options.sampling.with(line)?;
         Ok((options.request(prompt), options))

@@ -98,6 +98,21 @@ pub(crate) struct ModelArg {
     pub(crate) name: String,
 }
 
+/// What every command understands that runs a model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::PROMPT)]
+pub(crate) struct AdapterArg {
+    /// The LoRA adapter of the model to run it with [default: none]
+    #[arg(
+        id = "adapter",
+        long = "adapter",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) name: String,
+}
+
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -14,7 +14,7 @@ pub enum Exit {
     Usage = 2,
     /// No daemon answers, and none was or could be started.
     NoDaemon = 3,
-    /// No such model, repository or cache entry.
+    /// No such model, adapter, repository or cache entry.
     NotFound = 4,
     /// The daemon refused the request as it is, or this client cannot do it.
     Refused = 5,
@@ -69,7 +69,7 @@ impl Exit {
             Self::Failed => "failed in a way that has no code of its own",
             Self::Usage => "the command line or the input makes no sense",
             Self::NoDaemon => "no daemon answers, and none was or could be started",
-            Self::NotFound => "no such model, repository or cache entry",
+            Self::NotFound => "no such model, adapter, repository or cache entry",
             Self::Refused => "the request is refused: invalid, or not supported",
             Self::Exhausted => {
                 "something is full: the daemon's queue, a budget, the disk under a download"

@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 use crate::render;
 use crate::session::Session;
 
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "MODEL",
     "STATE",
     "KIND",
@@ -20,6 +20,7 @@ const COLUMNS: [&str; 10] = [
     "KV",
     "KV BYTES/TOKEN",
     "AS MHA",
+    "ADAPTERS",
 ];
 
 pub(crate) async fn run(session: &Session) -> Outcome {
@@ -54,7 +55,14 @@ fn row(model: &Model) -> Vec<String> {
         model.kv_dtype.clone(),
         HumanCount(model.kv_bytes_per_token).to_string(),
         as_mha(model),
+        adapters(model),
     ]
+}
+
+/// The names of its adapters.
+fn adapters(model: &Model) -> String {
+    let names: Vec<_> = model.adapters.iter().map(|adapter| &*adapter.name).collect();
+    if names.is_empty() { "-".into() } else { names.join(", ") }
 }
 
 /// What a token would cost if every query head had a KV head of its own, and how many times more

@@ -11,7 +11,7 @@ use tokio_stream::StreamExt;
 
 use crate::batch;
 use crate::caching::CachingArgs;
-use crate::cli::{ModelArg, StartArg, heading};
+use crate::cli::{AdapterArg, ModelArg, StartArg, heading};
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -58,6 +58,8 @@ pub(crate) struct SampleOptions {
     #[command(flatten)]
     pub(crate) model: ModelArg,
     #[command(flatten)]
+    pub(crate) adapter: AdapterArg,
+    #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) caching: CachingArgs,
@@ -94,6 +96,7 @@ impl SampleOptions {
     pub(crate) fn request(&self, prompt: Prompt) -> SampleRequest {
         SampleRequest {
             model: self.model.name.clone(),
+            adapter: self.adapter.name.clone(),
             prompt: Some(prompt.into()),
             sampling: Some(self.sampling.clone().into()),
             cache_policy: self.caching.reuse.policy().into(),

@@ -7,7 +7,7 @@ use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 
 use crate::caching::ReuseArgs;
-use crate::cli::{ModelArg, heading};
+use crate::cli::{AdapterArg, ModelArg, heading};
 use crate::failure::Outcome;
 use crate::patience;
 use crate::prompt::PromptArgs;
@@ -22,6 +22,8 @@ pub(crate) struct ScoreArgs {
     #[command(flatten)]
     model: ModelArg,
     #[command(flatten)]
+    adapter: AdapterArg,
+    #[command(flatten)]
     reuse: ReuseArgs,
     /// Report the K likeliest tokens beside each
     #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true, help_heading = heading::OUTPUT)]
@@ -31,6 +33,7 @@ pub(crate) struct ScoreArgs {
 pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
     let request = ScoreRequest {
         model: args.model.name,
+        adapter: args.adapter.name,
         input: Some(args.input.read()?.into()),
         logprobs: args.logprobs,
         cache_policy: args.reuse.policy().into(),

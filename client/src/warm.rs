@@ -7,7 +7,7 @@ use tinygpt_proto::v1::{WarmRequest, warm_response};
 use tokio_stream::StreamExt;
 
 use crate::caching::CachingArgs;
-use crate::cli::{ModelArg, StartArg};
+use crate::cli::{AdapterArg, ModelArg, StartArg};
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -27,6 +27,8 @@ pub(crate) struct WarmArgs {
     #[command(flatten)]
     model: ModelArg,
     #[command(flatten)]
+    adapter: AdapterArg,
+    #[command(flatten)]
     caching: CachingArgs,
     #[command(flatten)]
     start: StartArg,
@@ -35,6 +37,7 @@ pub(crate) struct WarmArgs {
 pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
     let request = WarmRequest {
         model: args.model.name,
+        adapter: args.adapter.name,
         prompt: Some(args.prompt.read()?.into()),
         cache_policy: args.caching.reuse.policy().into(),
         persist: args.caching.persist().into(),

@@ -4,6 +4,7 @@
 //! [`ServeArgs`] is what was said, [`Config`] what holds: every default is here and nowhere else.
 //! Each component defines its own settings and receives nothing else.
 
+mod adapters;
 mod arguments;
 mod spelling;
 
@@ -141,6 +142,7 @@ impl From<&Config> for ServeArgs {
             cache_dir: store.map(|store| store.dir.clone()),
             no_persist: store.is_none(),
             model: config.models.iter().map(model_words).collect(),
+            adapter: config.models.iter().flat_map(adapters::words).collect(),
             config: None,
             threads: Some(config.threads),
             kv_dtype: config.models.first().map(|model| model.codec),
@@ -229,6 +231,7 @@ fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
         path,
         codec: given.kv_dtype.unwrap_or_default(),
         numerics: given.numerics.unwrap_or_default(),
+        adapters: Vec::new(),
     };
     for text in &given.model {
         let source = source(parse_model(text)?);
@@ -239,6 +242,7 @@ fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
     if !models.iter().any(|known| known.name == BUILTIN) {
         models.push(source((BUILTIN.into(), None)));
     }
+    given.adapter.iter().try_for_each(|text| adapters::add(text, &mut models))?;
     Ok(models)
 }
 
@@ -386,6 +390,7 @@ mod tests {
         let cases = [
             "threads = 3",
             "no-persist = true\nidle-exit = \"90s\"",
+            "model = [\"a=/m.gguf\"]\nadapter = [\"x=/x.lora\", \"builtin/x=/a=b\"]",
             "device = \"cuda:1\"\ncache-disk = 1500000001\ndaily-writes = \"1.5 GiB\"\nkv-dtype = \"f32\"",
         ];
         for text in cases {

@@ -15,7 +15,7 @@ use crate::engine::job::{Namespace, Persist, Policy, Sampling, Task, Token};
 use crate::engine::{EngineHandle, Event, Job, ModelInfo, State, job};
 use crate::exit::{Exit, Usage};
 use crate::kv::codec::Codec;
-use crate::kv::key::Fields;
+use crate::kv::key::{Digest, Fields};
 use crate::store::{ChainEnd, StoreHandle};
 
 /// Cached prompts of each model that are compared.
@@ -79,25 +79,28 @@ fn check(
 ) -> anyhow::Result<Option<bool>> {
     let Some(fields) = store.fields(&entry.fingerprint) else { return Ok(None) };
     let Some((codec, namespace)) = family(info, &fields) else { return Ok(None) };
+    let adapter = fields.adapter;
     let Some(tokens) = store.tokens(&entry.fingerprint, &entry.key) else { return Ok(None) };
     let tokens: Arc<[u32]> = tokens.into();
-    let next = |policy| next_token(engine, info, &tokens, codec, namespace, policy);
+    let next = |policy| next_token(engine, info, &tokens, (codec, adapter), namespace, policy);
     let (cached, computed) = (next(Policy::ReadOnly)?, next(Policy::Bypass)?);
     Ok(Some(bits(&cached) == bits(&computed)))
 }
 
-/// The codec and namespace under which this model has `fields`, if it has them at all.
+/// The codec and namespace under which this model has `fields`, with or without an adapter, if it
+/// has them at all.
 fn family(info: &ModelInfo, fields: &Fields) -> Option<(Codec, Namespace)> {
     let namespace = Namespace { identity: fields.identity, sub: fields.namespace };
-    let same = |codec: &Codec| info.fields(*codec, &namespace) == *fields;
-    Codec::ALL.into_iter().find(same).map(|codec| (codec, namespace))
+    let same = |codec: &Codec| info.fields(*codec, fields.adapter, &namespace) == *fields;
+    let codec = Codec::ALL.into_iter().find(same).filter(|_| info.computed(fields));
+    codec.map(|codec| (codec, namespace))
 }
 
 fn next_token(
     engine: &EngineHandle,
     info: &ModelInfo,
     tokens: &Arc<[u32]>,
-    codec: Codec,
+    (codec, adapter): (Codec, Digest),
     namespace: Namespace,
     policy: Policy,
 ) -> anyhow::Result<Token> {
@@ -108,6 +111,7 @@ fn next_token(
         text: None,
         namespace,
         codec,
+        adapter,
         policy,
         persist: Persist::No,
         deadline: None,

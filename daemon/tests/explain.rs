@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Ask, Running, Setup, prompt};
 use tinygptd::engine::handle::{Question, Removal};
-use tinygptd::engine::job::{Divergence, Persist, Policy, Reason, Reuse, Verdict};
+use tinygptd::engine::job::{Divergence, Job, Persist, Policy, Reason, Reuse, Verdict};
 use tinygptd::kv::codec::Codec;
 use tokio::sync::mpsc;
 
@@ -33,8 +33,8 @@ fn edited(at: usize) -> Ask {
 fn agree(engine: &Running, ask: &Ask) -> Reuse {
     let ask = ask.clone().policy(Policy::ReadOnly);
     let job = engine.job(&ask, mpsc::channel(1).0);
-    let (tokens, text, namespace, codec) = (job.tokens, job.text, job.namespace, job.codec);
-    let question = Question { tokens, text, namespace, codec };
+    let Job { tokens, text, namespace, codec, adapter, .. } = job;
+    let question = Question { tokens, text, namespace, codec, adapter };
     let told = engine.handle.explain(question).unwrap().reuse;
     assert_eq!(told, engine.ask(&ask).reuse, "{} tokens", ask.prompt.len());
     told
@@ -132,7 +132,8 @@ fn explaining_changes_nothing() {
     let job = engine.job(&cached(), mpsc::channel(1).0);
     let explain = || {
         let (tokens, namespace) = (job.tokens.clone(), job.namespace);
-        let question = Question { tokens, text: None, namespace, codec: job.codec };
+        let (codec, adapter) = (job.codec, job.adapter);
+        let question = Question { tokens, text: None, namespace, codec, adapter };
         engine.handle.explain(question).unwrap().reuse
     };
     let told = explain();

@@ -198,7 +198,7 @@ fn draining_ends_what_runs_too_long_and_keeps_it() {
 /// Keeps the writer busy for as long as the other end of `release` lives.
 fn hold_writer(engine: &Running, release: std::sync::mpsc::Receiver<()>) {
     let (info, job) = (engine.info(), engine.job(&Ask::new(&[1]), mpsc::channel(1).0));
-    let fields = info.fields(Codec::F16, &job.namespace);
+    let fields = info.fields(Codec::F16, job.adapter, &job.namespace);
     let (fingerprint, layout) = (fields.fingerprint(), Arc::clone(info.layout(Codec::F16)));
     let wait = move |_| _ = release.recv();
     engine.store.as_ref().unwrap().save(Save {

@@ -223,6 +223,15 @@ export interface Model {
   tokenizer: string;
   fileBytes: number;
   loadMs: number;
+  adapters: Adapter[];
+}
+
+export interface Adapter {
+  name: string;
+  path: string;
+  rank: number;
+  bytes: number;
+  adapterId: string;
 }
 
 export type Verdict =

@@ -5,7 +5,7 @@ use comfy_table::CellAlignment;
 use tinygpt_proto::Label;
 use tinygpt_proto::v1::{ExplainRequest, ExplainResponse, Reason, Relative};
 
-use crate::cli::ModelArg;
+use crate::cli::{AdapterArg, ModelArg};
 use crate::failure::Outcome;
 use crate::prompt::PromptArgs;
 use crate::session::Session;
@@ -18,6 +18,8 @@ pub(crate) struct ExplainArgs {
     prompt: PromptArgs,
     #[command(flatten)]
     model: ModelArg,
+    #[command(flatten)]
+    adapter: AdapterArg,
     /// The namespace of your own to look in
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     namespace: String,
@@ -29,10 +31,10 @@ pub(crate) struct ExplainArgs {
 pub(crate) async fn run(args: ExplainArgs, session: &Session) -> Outcome {
     let request = ExplainRequest {
         model: args.model.name,
+        adapter: args.adapter.name,
         prompt: Some(args.prompt.read()?.into()),
         namespace: args.namespace,
         kv_dtype: args.kv_dtype,
-        ..Default::default()
     };
     let connection = session.connect().await?;
     let response = session.accept(connection.cache().explain(session.request(request)?).await?);

@@ -136,6 +136,9 @@ pub struct ServeArgs {
     /// Model to serve (.tinygpt, .gguf or a Hugging Face directory), repeatable; the first one serves requests that name none
     #[arg(long, value_name = "[NAME=]PATH")]
     pub model: Vec<String>,
+    /// LoRA adapter that requests may name (.lora or a PEFT directory), repeatable; of the first model, or of MODEL
+    #[arg(long, value_name = "[MODEL/]NAME=PATH")]
+    pub adapter: Vec<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "TINYGPT_CONFIG")]
     #[serde(skip)]
@@ -206,6 +209,7 @@ impl ServeArgs {
             cache_dir: self.cache_dir.or(file.cache_dir),
             no_persist: self.no_persist || file.no_persist,
             model: if self.model.is_empty() { file.model } else { self.model },
+            adapter: if self.adapter.is_empty() { file.adapter } else { self.adapter },
             config: self.config.or(file.config),
             threads: self.threads.or(file.threads),
             kv_dtype: self.kv_dtype.or(file.kv_dtype),

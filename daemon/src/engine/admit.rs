@@ -62,7 +62,7 @@ impl Engine {
     }
 
     fn family(&mut self, job: &Job) -> Arc<Family> {
-        let family = self.loaded.info.family(job.codec, &job.namespace);
+        let family = self.loaded.info.family(job.codec, job.adapter, &job.namespace);
         let name = family.fingerprint;
         if self.families.len().is_power_of_two() && !self.families.contains_key(&name) {
             self.forget_families();

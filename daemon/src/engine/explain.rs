@@ -54,7 +54,7 @@ impl Engine {
 
     fn inquire(&self, question: Question, reply: mpsc::Sender<Explanation>) -> Inquiry {
         let info = &self.loaded.info;
-        let family = info.family(question.codec, &question.namespace);
+        let family = info.family(question.codec, question.adapter, &question.namespace);
         let fingerprint = family.fingerprint;
         let keys: Arc<[BlockKey]> = chain(&fingerprint, &question.tokens).into();
         let last = keys.last().copied().unwrap_or_else(|| BlockKey::root(&fingerprint));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::adapters::AdapterInfo;
 use super::explain::Inquiry;
 use super::job::{Job, Namespace, Reuse};
 use crate::kv::block::Block;
@@ -14,6 +15,7 @@ use crate::kv::codec::Codec;
 use crate::kv::device::Usage;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
 use crate::kv::layout::Layout;
+use crate::model::AdapterId;
 use crate::model::load::Vocabulary;
 use crate::store::{Family, Glimpse, Restored};
 
@@ -52,12 +54,15 @@ pub struct ModelInfo {
     pub vocabulary: Vocabulary,
     /// The arrangement of blocks for a codec's sake: `layouts[codec]` in the order of `Codec::ALL`.
     pub layouts: Vec<Arc<Layout>>,
-    /// The fields of every fingerprint of this model; codec, layout, identity and namespace vary.
+    /// The fields of every fingerprint of this model; codec, layout, identity and namespace vary,
+    /// and so does the adapter, which is none here.
     pub fields: Fields,
     /// The numerics label.
     pub numerics: &'static str,
     /// The codec of requests that name none.
     pub default_codec: Codec,
+    /// What requests may add to it.
+    pub adapters: Vec<AdapterInfo>,
 }
 
 impl ModelInfo {
@@ -67,9 +72,15 @@ impl ModelInfo {
         &self.layouts[index.expect("ALL lists every codec")]
     }
 
-    /// The fields of chains with `codec` in `namespace`.
-    pub fn fields(&self, codec: Codec, namespace: &Namespace) -> Fields {
+    /// The adapter that has this field of a fingerprint; `None` where none is meant.
+    pub(super) fn adapter(&self, digest: Digest) -> Option<AdapterId> {
+        self.adapters.iter().position(|adapter| adapter.digest == digest).map(AdapterId)
+    }
+
+    /// The fields of chains with `codec` and an adapter in `namespace`.
+    pub fn fields(&self, codec: Codec, adapter: Digest, namespace: &Namespace) -> Fields {
         Fields {
+            adapter,
             codec: Digest::of("codec", codec.name().as_bytes()),
             layout: self.layout(codec).digest(),
             identity: namespace.identity,
@@ -78,9 +89,9 @@ impl ModelInfo {
         }
     }
 
-    /// Chains with `codec` in `namespace`.
-    pub(super) fn family(&self, codec: Codec, namespace: &Namespace) -> Family {
-        let fields = self.fields(codec, namespace);
+    /// Chains with `codec` and an adapter in `namespace`.
+    pub(super) fn family(&self, codec: Codec, adapter: Digest, namespace: &Namespace) -> Family {
+        let fields = self.fields(codec, adapter, namespace);
         let layout = Arc::clone(self.layout(codec));
         Family { fingerprint: fields.fingerprint(), fields, layout, width: self.width }
     }
@@ -95,10 +106,12 @@ impl ModelInfo {
         (0..layout.layers()).map(layer).sum()
     }
 
-    /// Whether this model computed the chains with `fields`, under whichever codec and for
-    /// whomever.
+    /// Whether this model computed the chains with `fields`, under whichever codec, with whichever
+    /// of its adapters and for whomever.
     pub fn computed(&self, fields: &Fields) -> bool {
+        let adapter = self.adapter(fields.adapter).map_or(self.fields.adapter, |_| fields.adapter);
         let same = Fields {
+            adapter,
             codec: fields.codec,
             layout: fields.layout,
             identity: fields.identity,
@@ -168,6 +181,8 @@ pub struct Question {
     pub namespace: Namespace,
     /// Under which codec.
     pub codec: Codec,
+    /// With which adapter: its field of a fingerprint.
+    pub adapter: Digest,
 }
 
 /// What would be reused, now.

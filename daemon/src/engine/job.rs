@@ -27,6 +27,8 @@ pub struct Job {
     pub namespace: Namespace,
     /// The chain's codec.
     pub codec: Codec,
+    /// The adapter: its field of a fingerprint, or the model's where there is none.
+    pub adapter: Digest,
     /// What to do with cached blocks.
     pub policy: Policy,
     /// What to do with new blocks.

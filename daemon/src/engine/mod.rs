@@ -23,6 +23,7 @@ pub mod sequence;
 pub mod handle;
 pub mod source;
 
+mod adapters;
 mod admit;
 mod explain;
 mod flight;
@@ -45,6 +46,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+pub use self::adapters::{AdapterInfo, AdapterSource};
 pub use self::handle::{EngineHandle, ModelInfo, State};
 pub use self::history::{divergence, reason_of};
 pub use self::job::{Event, Job};
@@ -328,8 +330,8 @@ impl Engine {
     /// Loads the model again, once its file is left alone. Jobs made for the old one are told so.
     /// A file that cannot be read is tried again when it has changed again.
     fn reload(&mut self) {
-        if self.source.is_gone() {
-            // Whoever overwrote it took it away again; the weights are in memory.
+        if !self.loaded.is_stale() {
+            // Whoever overwrote a file took it away again; what was in it is in memory.
             self.stale = false;
             self.unreadable = None;
             self.state.send_replace(State::Ready(Arc::clone(&self.loaded.info)));

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tinygpt_kernels::{Matrix, Pool};
 
+use super::adapters::{AdapterInfo, AdapterSource};
 use super::handle::ModelInfo;
 use super::kept::Kept;
 use crate::kv::codec::Codec;
@@ -21,9 +22,9 @@ use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
 use crate::model::identity::{self, Stamps};
 use crate::model::load::{
-    Checkpoint, Files, LoadError, ModelFile, OpenError, Packing, Unkept, Weights,
+    AdapterFiles, Checkpoint, Files, LoadError, ModelFile, OpenError, Packing, Unkept, Weights,
 };
-use crate::model::{Dimensions, Machine, Model, Numerics, load};
+use crate::model::{AdapterId, Dimensions, Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
 
 /// How long a changed file must have been left alone before it is read again.
@@ -40,6 +41,8 @@ pub struct Source {
     pub codec: Codec,
     /// The arithmetic.
     pub numerics: Numerics,
+    /// What requests may add to it.
+    pub adapters: Vec<AdapterSource>,
 }
 
 /// Why a model could not be loaded.
@@ -69,8 +72,18 @@ pub enum SourceError {
         /// What is in the way.
         error: DeviceError,
     },
+    /// An adapter is none, or does not fit the model.
+    #[error("cannot load adapter {name} from {path}: {error}", path = path.display())]
+    Adapter {
+        /// Its name.
+        name: String,
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<OpenError>,
+    },
     /// The file was being written while it was read.
-    #[error("model {path} changed while it was being read", path = path.display())]
+    #[error("{path} changed while it was being read", path = path.display())]
     Changed {
         /// The file.
         path: PathBuf,
@@ -83,15 +96,16 @@ struct Contents {
     /// The identity of its weights.
     weights: Digest,
     bytes: u64,
-    /// `None` for the built-in model.
-    stamps: Option<Stamps>,
+    /// None for the built-in model.
+    stamps: Stamps,
 }
 
 /// A model in memory, with everything that names it.
 pub(super) struct Loaded {
     pub(super) model: Rc<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
-    stamps: Option<Stamps>,
+    /// Of its files and its adapters'.
+    stamps: Stamps,
     pub(super) packed: Packed,
 }
 
@@ -130,7 +144,7 @@ impl Loaded {
     /// Whether a file is no longer the one that was loaded. A file that is gone has not changed:
     /// what was in it is in memory.
     pub(super) fn is_stale(&self) -> bool {
-        self.stamps.as_ref().is_some_and(Stamps::are_stale)
+        self.stamps.are_stale()
     }
 }
 
@@ -155,14 +169,11 @@ impl Source {
         self.assemble(read?, (generation, machine), started)
     }
 
-    /// Whether there is no file any more.
-    pub(super) fn is_gone(&self) -> bool {
-        self.path.as_ref().is_some_and(|path| !path.exists())
-    }
-
     /// What is there now, once nobody has written to it for a moment.
     pub(super) fn settled(&self) -> Option<Stamps> {
-        let stamps = Files::survey(self.path.as_ref()?);
+        let model = self.path.iter().map(|path| Files::survey(path));
+        let adapters = self.adapters.iter().map(|adapter| AdapterFiles::survey(&adapter.path));
+        let stamps = model.chain(adapters).fold(Stamps::default(), Stamps::and);
         (stamps.age() > SETTLE).then_some(stamps)
     }
 
@@ -170,7 +181,7 @@ impl Source {
         let bytes = load::BUILTIN;
         let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
         let weights = identity::of_bytes(bytes);
-        let contents = Contents { weights, bytes: bytes.len() as u64, stamps: None };
+        let contents = Contents { weights, bytes: bytes.len() as u64, stamps: Stamps::default() };
         Ok(Read { checkpoint, contents, packed: Packed::Now(None) })
     }
 
@@ -198,7 +209,7 @@ impl Source {
         let packed = matrices.map_or(Packed::Before, |matrices| {
             Packed::Now(kept.map(|_| Unkept::new(weights, matrices)))
         });
-        let contents = Contents { weights, bytes: stamps.bytes(), stamps: Some(stamps) };
+        let contents = Contents { weights, bytes: stamps.bytes(), stamps };
         Ok(Read { checkpoint, contents, packed })
     }
 
@@ -239,7 +250,7 @@ impl Source {
 
     fn assemble(
         &self,
-        Read { checkpoint, contents: file, packed }: Read,
+        Read { mut checkpoint, contents: file, packed }: Read,
         (generation, machine): (u64, &Machine),
         started: Instant,
     ) -> Result<Loaded, SourceError> {
@@ -258,6 +269,7 @@ impl Source {
         let weight_bytes = total(weights, Matrix::bytes, size_of::<f32>());
         let parameters = weights.parameters();
         let Dimensions { width, heads, vocab, context, layers } = weights.dimensions();
+        let (adapters, stamps) = self.adapt(&mut checkpoint.weights)?;
         let model = machine.assemble(checkpoint.weights, self.numerics);
         let model = model.map_err(|error| SourceError::Place { name: self.name.clone(), error })?;
         let layouts = Codec::ALL.map(|codec| Arc::new(Layout::new(codec, &layers))).to_vec();
@@ -281,8 +293,21 @@ impl Source {
             fields,
             numerics,
             default_codec: self.codec,
+            adapters,
         };
-        Ok(Loaded { model: model.into(), info: Arc::new(info), stamps: file.stamps, packed })
+        let stamps = file.stamps.and(stamps);
+        Ok(Loaded { model: model.into(), info: Arc::new(info), stamps, packed })
+    }
+
+    /// Adds every adapter to the weights.
+    fn adapt(&self, weights: &mut Weights) -> Result<(Vec<AdapterInfo>, Stamps), SourceError> {
+        let (mut adapters, mut stamps) = (Vec::new(), Stamps::default());
+        for (at, source) in self.adapters.iter().enumerate() {
+            let (adapter, theirs) = source.load(AdapterId(at), weights)?;
+            adapters.push(adapter);
+            stamps = stamps.and(theirs);
+        }
+        Ok((adapters, stamps))
     }
 }
 

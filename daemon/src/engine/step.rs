@@ -168,6 +168,7 @@ impl Engine {
             let end = start + rows;
             batch.tokens.extend(&sequence.tokens[start..end]);
             batch.slices.push(row..row + rows);
+            batch.adapters.push(self.loaded.info.adapter(sequence.job.adapter));
             let last = sequence.tokens.len() - 1;
             let wanted = |position: &usize| match sequence.scores() {
                 true => *position < last,

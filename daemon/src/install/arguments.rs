@@ -18,6 +18,11 @@ pub(super) fn words(args: &ServeArgs) -> io::Result<Vec<String>> {
     let args = ServeArgs {
         cache_dir: absolute(args.cache_dir.as_deref())?,
         model: args.model.iter().map(|model| absolute_model(model)).collect::<Result<_, _>>()?,
+        adapter: args
+            .adapter
+            .iter()
+            .map(|named| absolute_behind_name(named))
+            .collect::<Result<_, _>>()?,
         ..args.clone()
     };
     // The two that are no keys of the file; all others are.
@@ -48,9 +53,14 @@ fn absolute_model(model: &str) -> io::Result<String> {
     if model == crate::config::BUILTIN {
         return Ok(model.to_owned());
     }
-    let (prefix, path) = match model.split_once('=') {
+    absolute_behind_name(model)
+}
+
+/// A path, the name before it left as it is.
+fn absolute_behind_name(words: &str) -> io::Result<String> {
+    let (prefix, path) = match words.split_once('=') {
         Some((name, path)) => (format!("{name}="), path),
-        None => (String::new(), model),
+        None => (String::new(), words),
     };
     Ok(format!("{prefix}{}", std::path::absolute(path)?.display()))
 }
@@ -77,7 +87,7 @@ mod tests {
 
     #[test]
     fn every_flag_is_said_again_in_words_that_mean_the_same() {
-        let line = "--active-memory=1KiB --cache-dir=/c --cache-disk=4KiB --cache-memory=2001 \
+        let line = "--active-memory=1KiB --adapter=m/a=/a.lora --cache-dir=/c --cache-disk=4KiB --cache-memory=2001 \
             --config=/t.toml --daily-writes=8KiB --device-memory=9MiB --device=cpu --free-floor=512 --grace=5s \
             --idle-exit=15m --kv-dtype=bf16 --log-format=json --log=-x --model=/n.gguf \
             --model=a=/m.gguf --model=builtin --no-persist --numerics=exact --queue=7 \
@@ -99,10 +109,11 @@ mod tests {
     #[test]
     fn relative_paths_become_absolute_also_behind_a_name() {
         let here = std::env::current_dir().unwrap().display().to_string();
-        let expected = ["--model={}/n.gguf", "--model=a={}/m.gguf", "--socket={}/s"];
+        let expected =
+            ["--adapter=x={}/y", "--model={}/n.gguf", "--model=a={}/m.gguf", "--socket={}/s"];
         let expected = expected.map(|word| word.replace("{}", &here));
         let expected: Vec<_> = expected.iter().map(String::as_str).collect();
-        check("--model a=m.gguf --model n.gguf --socket s", &expected);
+        check("--model a=m.gguf --model n.gguf --adapter x=y --socket s", &expected);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Order {
     pub namespace: Namespace,
     /// Name of the codec; empty for the model's default.
     pub kv_dtype: String,
+    /// Name of the adapter; empty for none.
+    pub adapter: String,
     /// What to do with cached blocks.
     pub policy: Policy,
     /// What to do with new blocks.
@@ -109,6 +111,7 @@ impl Order {
             text: tokens.text,
             namespace: self.namespace,
             codec: request::codec(&self.kv_dtype, &served.info)?,
+            adapter: request::adapter(&self.adapter, &served.info)?,
             policy: self.policy,
             persist: self.persist,
             deadline: self.clock.deadline,

@@ -45,6 +45,16 @@ pub enum Refusal {
         /// All names.
         known: String,
     },
+    /// No adapter of the model has that name.
+    #[error("model {model} has no adapter {name:?}; there are {known}")]
+    UnknownAdapter {
+        /// The name.
+        name: String,
+        /// The model.
+        model: String,
+        /// All names.
+        known: String,
+    },
     /// The model's file cannot be served.
     #[error("model {name} cannot serve: {why}")]
     ModelFailed {
@@ -243,6 +253,7 @@ impl Refusal {
         match self {
             Self::Peer { .. } => (Code::PermissionDenied, "PEER", None),
             Self::UnknownModel { .. } => (Code::NotFound, "UNKNOWN_MODEL", None),
+            Self::UnknownAdapter { .. } => (Code::NotFound, "UNKNOWN_ADAPTER", None),
             Self::ModelFailed { .. } => (Code::FailedPrecondition, "MODEL_FAILED", None),
             Self::Loading { .. } => (Code::Unavailable, "MODEL_LOADING", Some(SOON)),
             Self::Stopped { .. } => (Code::Unavailable, "ENGINE_STOPPED", Some(SOON)),
@@ -284,6 +295,9 @@ impl Refusal {
             | Self::Loading { name }
             | Self::Stopped { name }
             | Self::Stuck { name, .. } => vec![("model", name.clone())],
+            Self::UnknownAdapter { name, model, .. } => {
+                vec![("adapter", name.clone()), ("model", model.clone())]
+            }
             Self::Engine(failure) => metadata_of(failure),
             Self::QueueFull { waiting, limit } => {
                 vec![("waiting", number(waiting)), ("limit", number(limit))]

@@ -242,6 +242,7 @@ mod tests {
             path: Some(pipe.into()),
             codec: Codec::F16,
             numerics: Numerics::Fast,
+            adapters: Vec::new(),
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
         let (handle, _) =

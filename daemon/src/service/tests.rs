@@ -129,7 +129,13 @@ fn socket(folder: &Path) -> PathBuf {
 }
 
 fn source(name: &str, path: Option<PathBuf>) -> Source {
-    Source { name: name.into(), path, codec: Codec::F16, numerics: Numerics::Fast }
+    Source {
+        name: name.into(),
+        path,
+        codec: Codec::F16,
+        numerics: Numerics::Fast,
+        adapters: Vec::new(),
+    }
 }
 
 fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {

@@ -50,6 +50,7 @@ impl Default for Setup {
                 path: None,
                 codec: Codec::F16,
                 numerics: Numerics::Fast,
+                adapters: Vec::new(),
             },
             device: Choice::Cpu,
             device_memory: 1 << 30,
@@ -156,6 +157,8 @@ pub(crate) struct Ask {
     pub sub: &'static str,
     pub text: Option<&'static str>,
     pub deadline: Option<Duration>,
+    /// Name of an adapter; empty is none.
+    pub adapter: &'static str,
 }
 
 impl Ask {
@@ -170,7 +173,12 @@ impl Ask {
             sub: "",
             text: None,
             deadline: None,
+            adapter: "",
         }
+    }
+
+    pub(crate) fn adapter(self, adapter: &'static str) -> Self {
+        Self { adapter, ..self }
     }
 
     pub(crate) fn tokens(self, max_tokens: u32) -> Self {
@@ -239,6 +247,13 @@ impl Running {
         }
     }
 
+    /// What tells chains of the adapter with this name from others.
+    pub(crate) fn adapter(&self, name: &str) -> Digest {
+        let info = self.info();
+        let found = info.adapters.iter().find(|adapter| adapter.name == name);
+        found.map_or(info.fields.adapter, |adapter| adapter.digest)
+    }
+
     /// A job for the model as it is now.
     pub(crate) fn job(&self, ask: &Ask, events: mpsc::Sender<Event>) -> Job {
         Job {
@@ -250,6 +265,7 @@ impl Running {
                 sub: Digest::of("namespace", ask.sub.as_bytes()),
             },
             codec: ask.codec,
+            adapter: self.adapter(ask.adapter),
             policy: ask.policy,
             persist: ask.persist,
             deadline: ask.deadline.map(|deadline| Instant::now() + deadline),

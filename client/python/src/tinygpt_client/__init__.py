@@ -31,6 +31,7 @@ from .errors import (
     Unimplemented,
 )
 from .messages import (
+    Adapter,
     Admitted,
     CachedTokens,
     Delta,
@@ -48,6 +49,7 @@ from .messages import (
 from .sockets import SocketPathTooLong, default_socket
 
 __all__ = [
+    "Adapter",
     "Admitted",
     "AsyncClient",
     "AsyncSample",

@@ -164,6 +164,17 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model."""
+
+    name: str
+    path: str
+    rank: int
+    bytes: int
+    adapter_id: str
+
+
+@dataclass(frozen=True)
 class Model:
     """A model that the daemon serves."""
 
@@ -193,6 +204,7 @@ class Model:
     tokenizer: str
     file_bytes: int
     load_ms: float
+    adapters: tuple[Adapter, ...]
 
 
 Event: TypeAlias = Admitted | PrefillProgress | Delta | Done
@@ -200,7 +212,7 @@ Event: TypeAlias = Admitted | PrefillProgress | Delta | Done
 _T = TypeVar("_T")
 _NESTED: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (CachedTokens, Divergence, Timings, TokenLogprobs, TokenProbability, Usage)
+    for kind in (Adapter, CachedTokens, Divergence, Timings, TokenLogprobs, TokenProbability, Usage)
 }
 _EVENTS: dict[str, type[Event]] = {
     "admitted": Admitted,

@@ -10,6 +10,7 @@ use tinygpt_proto::v1 as wire;
 use crate::engine::ModelInfo;
 use crate::engine::job::{Persist, Policy, Sampling};
 use crate::kv::codec::Codec;
+use crate::kv::key::Digest;
 use crate::service::models::Served;
 use crate::service::prompt::{Prompt, known};
 use crate::service::refusal::{Count, Refusal};
@@ -92,9 +93,17 @@ pub fn priority(given: i32) -> Result<(), Refusal> {
     }
 }
 
-/// No adapter but none.
-pub fn adapter(given: &str) -> Result<(), Refusal> {
-    given.is_empty().then_some(()).ok_or(Refusal::NotImplemented("adapter"))
+/// The adapter of the model called `name`, as its field of a fingerprint; none for an empty name.
+pub fn adapter(name: &str, info: &ModelInfo) -> Result<Digest, Refusal> {
+    if name.is_empty() {
+        return Ok(info.fields.adapter);
+    }
+    let found = info.adapters.iter().find(|adapter| adapter.name == name);
+    found.map(|adapter| adapter.digest).ok_or_else(|| {
+        let known: Vec<_> = info.adapters.iter().map(|adapter| &*adapter.name).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Refusal::UnknownAdapter { name: name.to_owned(), model: info.name.clone(), known }
+    })
 }
 
 /// A sub-namespace.
@@ -304,7 +313,6 @@ mod tests {
         let given = wire::Sampling { structured_output: Some(structured), ..Default::default() };
         assert_eq!(refused(built(&given)), "structured_output is not implemented in this version");
         assert!(refused(built(&wire::Sampling { n: 2, ..Default::default() })).contains("n > 1"));
-        assert!(refused(adapter("lora")).contains("adapter"));
         assert!(refused(priority(wire::Priority::High.into())).contains("priority"));
     }
 

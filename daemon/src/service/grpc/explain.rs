@@ -34,7 +34,6 @@ impl Daemon {
     ) -> Result<ExplainResponse, Refusal> {
         let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
         let asked = asked.into_inner();
-        request::adapter(&asked.adapter)?;
         let prompt: Prompt = request::prompt(asked.prompt)?;
         let slot = self.models.find(&asked.model)?;
         let served = slot.served(clock.deadline).await?;
@@ -44,8 +43,10 @@ impl Daemon {
             text: tokens.text,
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             codec: request::codec(&asked.kv_dtype, &served.info)?,
+            adapter: request::adapter(&asked.adapter, &served.info)?,
         };
-        let fields = served.info.fields(question.codec, &question.namespace);
+        let Question { codec, adapter, namespace, .. } = &question;
+        let fields = served.info.fields(*codec, *adapter, namespace);
         let explained = ask(slot.engine(), move |engine| engine.explain(question)).await?;
         let reused = Reused::new(&explained.reuse, &served.tokenizer);
         Ok(ExplainResponse {

@@ -9,7 +9,7 @@ use tinygpt_proto::v1::{
 use tonic::{Request, Response, Status, async_trait};
 
 use super::Models;
-use crate::engine::ModelInfo;
+use crate::engine::{AdapterInfo, ModelInfo};
 use crate::kv::codec::Codec;
 use crate::model::load::Vocabulary;
 use crate::service::Daemon;
@@ -95,7 +95,18 @@ fn numbers(info: &ModelInfo) -> wire::Model {
         kv_bytes_per_token_mha: info.mha_token_bytes() as u64,
         numerics: info.numerics.to_owned(),
         tokenizer: tokenizer(&info.vocabulary),
+        adapters: info.adapters.iter().map(adapter).collect(),
         ..wire::Model::default()
+    }
+}
+
+fn adapter(info: &AdapterInfo) -> wire::Adapter {
+    wire::Adapter {
+        name: info.name.clone(),
+        path: info.path.display().to_string(),
+        rank: count(info.rank),
+        bytes: info.bytes,
+        adapter_id: info.digest.to_string(),
     }
 }
 

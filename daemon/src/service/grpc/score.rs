@@ -20,13 +20,13 @@ impl Daemon {
     ) -> Result<ScoreResponse, Refusal> {
         let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
         let asked = asked.into_inner();
-        request::adapter(&asked.adapter)?;
         request::priority(asked.priority)?;
         let order = Order {
             prompt: request::prompt(asked.input)?,
             wish: Wish::Score { top: request::logprobs(asked.logprobs)? },
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
+            adapter: asked.adapter,
             policy: request::policy(asked.cache_policy)?,
             persist: Persist::No,
             clock,

@@ -19,13 +19,13 @@ impl Daemon {
     ) -> Result<Responses<WarmResponse>, Refusal> {
         let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
         let asked = asked.into_inner();
-        request::adapter(&asked.adapter)?;
         request::priority(asked.priority)?;
         let order = Order {
             prompt: request::prompt(asked.prompt)?,
             wish: Wish::sample(Sampling { max_tokens: Some(0), ..Sampling::default() }),
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
+            adapter: asked.adapter,
             policy: request::keeping_policy(asked.cache_policy)?,
             persist: request::persist(asked.persist)?,
             clock,

@@ -43,6 +43,7 @@ impl Running {
             text: None,
             namespace: Namespace { identity: none, sub: none },
             codec: info.default_codec,
+            adapter: info.fields.adapter,
             policy: Policy::Bypass,
             persist: Persist::No,
             deadline: None,
