@@ -10,6 +10,7 @@ use tinygpt_client::exit::Exit;
 
 use crate::cache::CacheCommand;
 use crate::detokenize::DetokenizeArgs;
+use crate::models::ModelsArgs;
 use crate::pull::PullArgs;
 use crate::sample::SampleArgs;
 use crate::score::ScoreArgs;
@@ -148,8 +149,7 @@ pub(crate) enum Asking {
     Detokenize(DetokenizeArgs),
     /// Show what the daemon is and does
     Status,
-    /// List the daemon's models and what their KV costs
-    Models,
+    Models(ModelsArgs),
     /// Look at the KV cache and tend it
     #[command(subcommand)]
     Cache(CacheCommand),

@@ -83,7 +83,7 @@ async fn answer(command: Asking, session: &Session) -> Outcome {
         Asking::Tokenize(args) => tokenize::run(args, session).await,
         Asking::Detokenize(args) => detokenize::run(args, session).await,
         Asking::Status => status::run(session).await,
-        Asking::Models => models::run(session).await,
+        Asking::Models(args) => models::run(args, session).await,
         Asking::Cache(command) => cache::run(command, session).await,
         Asking::Wait(args) => wait::run(args, session).await,
         Asking::Doctor => doctor::run(session).await,

@@ -1,13 +1,21 @@
-//! `models`: the daemon's models, and what a token of their KV cache costs.
+//! `models`: the daemon's models, and what a token of their KV cache costs; then the models that lie
+//! on this machine.
 
+mod found;
+
+use clap::Args;
 use comfy_table::CellAlignment;
 use indicatif::HumanCount;
+use serde_json::json;
+use tinygpt_client::connect::Connection;
+use tinygpt_client::exit::Exit;
 use tinygpt_proto::Label;
-use tinygpt_proto::v1::{Model, ModelServiceListRequest, ModelServiceListResponse};
+use tinygpt_proto::v1::{Model, ModelServiceListRequest};
 
-use crate::failure::Outcome;
-use crate::render;
+use crate::cli::heading;
+use crate::failure::{Failure, Outcome};
 use crate::session::Session;
+use crate::{json, render};
 
 const COLUMNS: [&str; 11] = [
     "MODEL",
@@ -23,17 +31,49 @@ const COLUMNS: [&str; 11] = [
     "ADAPTERS",
 ];
 
-pub(crate) async fn run(session: &Session) -> Outcome {
-    let connection = session.connect().await?;
-    let request = session.request(ModelServiceListRequest {})?;
-    let response = session.accept(session.at_once(connection.models().list(request)).await?);
-    render::answer(session, "tinygpt.models/1", "ModelServiceListResponse", &response, table)
+/// List the daemon's models and what their KV costs, and the models that lie on this machine
+///
+/// The daemon looks into the folders that it was told of with --models-dir, into Hugging Face's
+/// cache, and into LM Studio's and Ollama's folders. NAME is what `tinygptd --model` takes. SERVABLE says why a model cannot be served; one with a
+/// star is one of the daemon's.
+#[derive(Debug, Args)]
+pub(crate) struct ModelsArgs {
+    /// List only those that the daemon serves
+    #[arg(long, help_heading = heading::OUTPUT)]
+    served: bool,
 }
 
-fn table(response: &ModelServiceListResponse) -> String {
+pub(crate) async fn run(args: ModelsArgs, session: &Session) -> Outcome {
+    let connection = session.connect().await?;
+    let models = served(&connection, session).await?;
+    if !session.json {
+        render::line(&table(&models))?;
+    }
+    let found = match args.served {
+        true => Vec::new(),
+        false => found::ask(&connection, session).await?,
+    };
+    if session.json {
+        let (models, found) = (json::all("Model", &models), json::all("FoundModel", &found));
+        let answer = json!({ "schema": "tinygpt.models/1", "models": models, "found": found });
+        render::json(&answer)?;
+    } else if !found.is_empty() {
+        render::line(&format!("\n{}", found::table(&found)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The daemon's models, the default one first.
+async fn served(connection: &Connection, session: &Session) -> Result<Vec<Model>, Failure> {
+    let request = session.request(ModelServiceListRequest {})?;
+    let response = session.at_once(connection.models().list(request)).await?;
+    Ok(session.accept(response).models)
+}
+
+fn table(models: &[Model]) -> String {
     let mut table = render::columns(&COLUMNS);
     render::align(&mut table, &[4, 5, 6, 8, 9], CellAlignment::Right);
-    for model in &response.models {
+    for model in models {
         table.add_row(row(model));
     }
     render::table(&table)

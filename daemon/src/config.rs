@@ -22,6 +22,7 @@ pub use self::arguments::{Args, Command, LogFormat, ServeArgs};
 use crate::exit::Usage;
 use crate::kv::index::Budget;
 use crate::model::device::Choice;
+use crate::model::found::Places;
 use crate::sys::processors;
 use crate::{engine, store};
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub store: Option<store::Settings>,
     /// What to serve; the first is the default.
     pub models: Vec<engine::Source>,
+    /// Where models may lie that are not served.
+    pub places: Places,
     /// Every engine's settings.
     pub engine: engine::Settings,
     /// Compute threads.
@@ -75,10 +78,12 @@ impl Config {
 
     fn new(given: ServeArgs) -> anyhow::Result<Self> {
         let socket = SocketPath::resolve(given.socket.as_deref())?;
+        let places = places(&given)?;
         Ok(Self {
             store: store_settings(&given, socket.path())?,
             socket,
-            models: models(&given)?,
+            models: models(&given, &places)?,
+            places,
             engine: engine::Settings {
                 queue: given.queue.unwrap_or(256),
                 active_budget: bytes(given.active_memory, ByteSize::gib(4))?,
@@ -143,6 +148,7 @@ impl From<&Config> for ServeArgs {
             no_persist: store.is_none(),
             model: config.models.iter().map(model_words).collect(),
             adapter: config.models.iter().flat_map(adapters::words).collect(),
+            models_dir: config.places.configured().cloned().collect(),
             config: None,
             threads: Some(config.threads),
             kv_dtype: config.models.first().map(|model| model.codec),
@@ -223,8 +229,15 @@ pub fn prepare_default_cache(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `NAME=PATH`, or a path whose last part is the name, without a file's extension; the built-in model when there is none.
-fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
+/// The folders that were named, and those of this user's programs.
+pub(crate) fn places(given: &ServeArgs) -> std::io::Result<Places> {
+    let configured = given.models_dir.iter().map(std::path::absolute);
+    Ok(Places::new(configured.collect::<Result<_, _>>()?))
+}
+
+/// `NAME=PATH`, or a path whose last part is the name, without a file's extension, or the name of a
+/// model that is found; the built-in model when there is none.
+fn models(given: &ServeArgs, places: &Places) -> anyhow::Result<Vec<engine::Source>> {
     let mut models: Vec<engine::Source> = Vec::new();
     let source = |(name, path)| engine::Source {
         name,
@@ -234,7 +247,7 @@ fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
         adapters: Vec::new(),
     };
     for text in &given.model {
-        let source = source(parse_model(text)?);
+        let source = source(parse_model(text, places)?);
         let taken = models.iter().any(|known| known.name == source.name);
         ensure!(!taken, "two models are called {:?}; name one with NAME=PATH", source.name);
         models.push(source);
@@ -250,14 +263,21 @@ fn models(given: &ServeArgs) -> anyhow::Result<Vec<engine::Source>> {
 pub const BUILTIN: &str = "builtin";
 
 /// The name of a model, and its file.
-fn parse_model(text: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
+fn parse_model(text: &str, places: &Places) -> anyhow::Result<(String, Option<PathBuf>)> {
     if text == BUILTIN {
         return Ok((BUILTIN.into(), None));
     }
-    let (name, path) = match text.split_once('=') {
-        Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
-        None => (stem(text)?, PathBuf::from(text)),
+    let (name, said) = match text.split_once('=') {
+        Some((name, said)) => (Some(name), said),
+        None => (None, text),
     };
+    let found = found(said, places);
+    let name = match (name, &found) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(_)) => said.to_owned(),
+        (None, None) => stem(said)?,
+    };
+    let path = found.unwrap_or_else(|| said.into());
     ensure!(!name.is_empty(), "the model {text:?} has no name before '='");
     ensure!(!path.as_os_str().is_empty(), "the model {text:?} has no path after '='");
     ensure!(
@@ -265,6 +285,12 @@ fn parse_model(text: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
         "the model {text:?} would hide the built-in one; call it something else with NAME=PATH"
     );
     Ok((name, Some(std::path::absolute(&path)?)))
+}
+
+/// Where the model lies that is found under this name, unless the name is a path.
+pub(crate) fn found(name: &str, places: &Places) -> Option<PathBuf> {
+    let is_path = Path::new(name).is_absolute() || Path::new(name).exists();
+    (!is_path && !name.is_empty()).then(|| places.find(name)).flatten()
 }
 
 /// What a model without a name is called.

@@ -68,6 +68,7 @@ pub async fn run(
         started: SystemTime::now(),
         threads: config.threads.get(),
         engine: config.engine.clone(),
+        places: config.places.clone(),
     };
     let daemon = service::Daemon::new(engines.clone(), store, facts, logs);
     let failure = daemon.first_failure();

@@ -1,7 +1,8 @@
 //! How enum values are written for people and in JSON: without the prefix that protobuf wants.
 
 use crate::v1::{
-    CachePolicy, DaemonState, FinishReason, ModelState, Persist, Pooling, Priority, Reason, Verdict,
+    CachePolicy, DaemonState, FinishReason, ModelPlace, ModelState, Persist, Pooling, Priority,
+    Reason, Verdict,
 };
 
 /// An enum of the protocol whose values have a short spelling.
@@ -44,6 +45,7 @@ labels! {
     CachePolicy: "CACHE_POLICY_",
     DaemonState: "DAEMON_STATE_",
     FinishReason: "FINISH_REASON_",
+    ModelPlace: "MODEL_PLACE_",
     ModelState: "MODEL_STATE_",
     Persist: "PERSIST_",
     Pooling: "POOLING_",

@@ -181,7 +181,7 @@ fn every_service_of_the_protocol_is_there() {
                 "Import", "Stats",
             ],
         ),
-        ("ModelService", vec!["List", "Get", "Load", "Unload"]),
+        ("ModelService", vec!["List", "Get", "Find", "Load", "Unload"]),
         ("AdminService", vec!["Status", "Watch", "Drain", "SetLogLevel"]),
     ]);
     assert_eq!(found, expected);

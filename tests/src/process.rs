@@ -86,7 +86,8 @@ impl Home {
     /// Keeps a command from everything that the user who runs the tests has.
     pub fn settle(&self, command: &mut Command) {
         for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("TINYGPT") {
+            let others = ["TINYGPT", "HF_", "HUGGINGFACE_", "OLLAMA_"];
+            if others.iter().any(|start| name.to_string_lossy().starts_with(start)) {
                 command.env_remove(name);
             }
         }

@@ -35,6 +35,7 @@ const MODULES: &[Module] = &[
             "kv::codec",
             "kv::key",
             "kv::layout::BLOCK",
+            "model::found",
             "model::load::Vocabulary",
             "sys",
         ],

@@ -133,12 +133,15 @@ pub struct ServeArgs {
     /// Write nothing to disk
     #[arg(long)]
     pub no_persist: bool,
-    /// Model to serve (.tinygpt, .gguf or a Hugging Face directory), repeatable; the first one serves requests that name none
+    /// Model to serve (.tinygpt, .gguf, a Hugging Face directory, or the name of one that `tinygpt-client models` finds), repeatable; the first one serves requests that name none
     #[arg(long, value_name = "[NAME=]PATH")]
     pub model: Vec<String>,
     /// LoRA adapter that requests may name (.lora or a PEFT directory), repeatable; of the first model, or of MODEL
     #[arg(long, value_name = "[MODEL/]NAME=PATH")]
     pub adapter: Vec<String>,
+    /// Folder with models to find beside those of Hugging Face, LM Studio and Ollama, repeatable
+    #[arg(long, value_name = "DIR")]
+    pub models_dir: Vec<PathBuf>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "TINYGPT_CONFIG")]
     #[serde(skip)]
@@ -210,6 +213,7 @@ impl ServeArgs {
             no_persist: self.no_persist || file.no_persist,
             model: if self.model.is_empty() { file.model } else { self.model },
             adapter: if self.adapter.is_empty() { file.adapter } else { self.adapter },
+            models_dir: if self.models_dir.is_empty() { file.models_dir } else { self.models_dir },
             config: self.config.or(file.config),
             threads: self.threads.or(file.threads),
             kv_dtype: self.kv_dtype.or(file.kv_dtype),

@@ -8,16 +8,23 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::config::ServeArgs;
+use crate::config::{self, ServeArgs};
+use crate::model::found::Places;
 
 /// The words that say the same as `args`, wherever they are said.
 ///
 /// # Errors
 /// A relative path while the current directory is gone, or a path that no text can hold.
 pub(super) fn words(args: &ServeArgs) -> io::Result<Vec<String>> {
+    let places = config::places(args)?;
     let args = ServeArgs {
         cache_dir: absolute(args.cache_dir.as_deref())?,
-        model: args.model.iter().map(|model| absolute_model(model)).collect::<Result<_, _>>()?,
+        model: args
+            .model
+            .iter()
+            .map(|model| absolute_model(model, &places))
+            .collect::<Result<_, _>>()?,
+        models_dir: args.models_dir.iter().map(std::path::absolute).collect::<Result<_, _>>()?,
         adapter: args
             .adapter
             .iter()
@@ -48,12 +55,21 @@ fn absolute(path: Option<&Path>) -> io::Result<Option<PathBuf>> {
     path.map(std::path::absolute).transpose()
 }
 
-/// `NAME=PATH` or a path; the built-in model has a name only.
-fn absolute_model(model: &str) -> io::Result<String> {
-    if model == crate::config::BUILTIN {
+/// `NAME=PATH` or a path, also of what was said by the name that it is found under; the built-in
+/// model has a name only.
+fn absolute_model(model: &str, places: &Places) -> io::Result<String> {
+    if model == config::BUILTIN {
         return Ok(model.to_owned());
     }
-    absolute_behind_name(model)
+    let (name, path) = match model.split_once('=') {
+        Some((name, path)) => (Some(name), path),
+        None => (None, model),
+    };
+    let found = config::found(path, places);
+    let name = name.or_else(|| found.is_some().then_some(path));
+    let path = found.map_or_else(|| std::path::absolute(path), Ok)?;
+    let prefix = name.map(|name| format!("{name}=")).unwrap_or_default();
+    Ok(format!("{prefix}{}", path.display()))
 }
 
 /// A path, the name before it left as it is.
@@ -90,7 +106,7 @@ mod tests {
         let line = "--active-memory=1KiB --adapter=m/a=/a.lora --cache-dir=/c --cache-disk=4KiB --cache-memory=2001 \
             --config=/t.toml --daily-writes=8KiB --device-memory=9MiB --device=cpu --free-floor=512 --grace=5s \
             --idle-exit=15m --kv-dtype=bf16 --log-format=json --log=-x --model=/n.gguf \
-            --model=a=/m.gguf --model=builtin --no-persist --numerics=exact --queue=7 \
+            --model=a=/m.gguf --model=builtin --models-dir=/a --models-dir=/b --no-persist --numerics=exact --queue=7 \
             --socket=/s --threads=3";
         check(line, &line.split_whitespace().collect::<Vec<_>>());
         let flags = Args::command();

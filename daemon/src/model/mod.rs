@@ -4,7 +4,7 @@
 //! [`Batch`] and in the sequences' caches, which the caller owns.
 //! There is a short file for each architecture family, written over the small set of operations of
 //! an [`executor`]: the [`host`], or a [`device`]. [`load`] reads their files, whose contents are
-//! their [`identity`].
+//! their [`identity`]; [`found`] are those that nobody has named yet.
 //!
 //! Invariant: what a row computes depends on the tokens of its own sequence up to that row and on
 //! nothing else: not on its companions, not on how the prompt was cut into slices.
@@ -13,6 +13,7 @@ mod attention;
 mod carried;
 pub mod device;
 pub mod executor;
+pub mod found;
 pub mod gemma;
 pub mod gpt;
 pub mod host;

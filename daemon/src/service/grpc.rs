@@ -6,6 +6,7 @@
 mod admin;
 mod cache;
 mod explain;
+mod find;
 mod inference;
 mod model;
 mod sample;

@@ -33,8 +33,10 @@ pub mod stream;
 pub mod tally;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::{EnvFilter, Registry, reload};
@@ -43,6 +45,7 @@ use self::models::Models;
 use self::presence::Presence;
 use self::tally::Tally;
 use crate::engine::{EngineHandle, Settings};
+use crate::model::found::Places;
 use crate::store::StoreHandle;
 
 pub use self::serve::{Ended, Limits, ServeError, serve};
@@ -85,6 +88,8 @@ pub struct Facts {
     pub threads: usize,
     /// Settings of every engine, for their budgets.
     pub engine: Settings,
+    /// Where models may lie that are not served.
+    pub places: Places,
 }
 
 impl Facts {
@@ -111,6 +116,8 @@ pub struct Daemon {
     logs: Option<LogFilter>,
     tally: Tally,
     presence: Presence,
+    /// Held by the search for models.
+    searching: Arc<Mutex<()>>,
     /// Cancelled by the request to drain.
     drain: CancellationToken,
 }
@@ -131,6 +138,7 @@ impl Daemon {
             logs,
             tally: Tally::default(),
             presence: Presence::default(),
+            searching: Arc::default(),
             drain: CancellationToken::new(),
         }
     }

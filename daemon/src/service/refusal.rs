@@ -94,6 +94,12 @@ pub enum Refusal {
         /// Most that may.
         limit: Count,
     },
+    /// The system has no thread to do it on.
+    #[error("cannot start a thread: {why}")]
+    NoThread {
+        /// What the system said.
+        why: String,
+    },
     /// Neither text nor ids.
     #[error("the request has no prompt: set text or token_ids")]
     NoPrompt,
@@ -260,6 +266,7 @@ impl Refusal {
             Self::Stuck { .. } => (Code::Unavailable, "ENGINE_STUCK", Some(SOON)),
             Self::Engine(failure) => class_of(failure),
             Self::QueueFull { .. } => (Code::ResourceExhausted, "QUEUE_FULL", Some(SOON)),
+            Self::NoThread { .. } => (Code::ResourceExhausted, "MEMORY", Some(SOON)),
             Self::NoPrompt => (Code::InvalidArgument, "NO_PROMPT", None),
             Self::EmptyPrompt => (Code::InvalidArgument, "EMPTY_PROMPT", None),
             Self::PromptTooLong { .. } | Self::TextTooLong { .. } => {
@@ -338,7 +345,7 @@ impl Refusal {
             Self::NotRemoved { files } => vec![("files", number(files))],
             Self::CacheMoved { dir } => vec![("cache_dir", dir.clone())],
             Self::LogFilter { filter, .. } => vec![("asked", filter.clone())],
-            Self::NoPrompt | Self::Tokenizer(_) => Vec::new(),
+            Self::NoThread { .. } | Self::NoPrompt | Self::Tokenizer(_) => Vec::new(),
         }
     }
 }

@@ -225,6 +225,7 @@ mod tests {
     use crate::engine::{self, Budget, Settings, Source, Turn};
     use crate::kv::codec::Codec;
     use crate::model::Numerics;
+    use crate::model::found::Places;
     use crate::service::Facts;
 
     /// A daemon whose model is read from a pipe: it loads until somebody has written there.
@@ -248,7 +249,8 @@ mod tests {
         let (handle, _) =
             engine::spawn(engine.clone(), source, pool, None, Turn::default()).unwrap();
         let started = SystemTime::now();
-        let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine };
+        let places = Places::default();
+        let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine, places };
         Daemon::new(vec![handle], None, facts, None)
     }
 

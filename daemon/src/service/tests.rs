@@ -156,6 +156,7 @@ fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
         started: SystemTime::now(),
         threads: 1,
         engine: settings.clone(),
+        places: Places::default(),
     };
     Daemon::new(engines, None, facts, None)
 }

@@ -3,8 +3,9 @@
 use tinygpt_proto::v1 as wire;
 use tinygpt_proto::v1::model_service_server::ModelService;
 use tinygpt_proto::v1::{
-    LoadRequest, LoadResponse, ModelServiceGetRequest, ModelServiceGetResponse,
-    ModelServiceListRequest, ModelServiceListResponse, UnloadRequest, UnloadResponse,
+    FindRequest, FindResponse, LoadRequest, LoadResponse, ModelServiceGetRequest,
+    ModelServiceGetResponse, ModelServiceListRequest, ModelServiceListResponse, UnloadRequest,
+    UnloadResponse,
 };
 use tonic::{Request, Response, Status, async_trait};
 
@@ -16,9 +17,12 @@ use crate::service::Daemon;
 use crate::service::convert::reply::{count, milliseconds};
 use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
+use crate::service::stream::Responses;
 
 #[async_trait]
 impl ModelService for Models {
+    type FindStream = Responses<FindResponse>;
+
     async fn list(
         &self,
         _: Request<ModelServiceListRequest>,
@@ -33,6 +37,10 @@ impl ModelService for Models {
         let wanted = self.0.models.find(&request.get_ref().name)?.engine().name();
         let model = self.0.describe_models().into_iter().find(|model| model.name == wanted);
         Ok(Response::new(ModelServiceGetResponse { model }))
+    }
+
+    async fn find(&self, _: Request<FindRequest>) -> Result<Response<Self::FindStream>, Status> {
+        Ok(Response::new(self.0.find().await?))
     }
 
     async fn load(&self, _: Request<LoadRequest>) -> Result<Response<LoadResponse>, Status> {

@@ -1,0 +1,100 @@
+//! `Find`.
+//!
+//! A search waits for disks, also for dead ones, so it has a thread of its own, which nobody waits
+//! for at the end. There is one at a time: the next begins when it has ended.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use tinygpt_proto::v1 as wire;
+use tinygpt_proto::v1::FindResponse;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::model::found::{Candidate, Kind, Outline};
+use crate::service::Daemon;
+use crate::service::convert::reply::count;
+use crate::service::models::Readiness;
+use crate::service::refusal::Refusal;
+use crate::service::stream::Responses;
+use crate::sys::heap;
+use crate::text::Tokenizer;
+
+/// Answers that wait for a client that does not read.
+const WAITING: usize = 16;
+
+impl Daemon {
+    /// Looks for models, and at each; a client that goes away ends that.
+    pub(super) async fn find(&self) -> Result<Responses<FindResponse>, Refusal> {
+        let turn = self.searching.clone().lock_owned().await;
+        let (client, responses) = mpsc::channel(WAITING);
+        let (places, served) = (self.facts.places.clone(), self.served_paths());
+        let search = move || {
+            let _turn = turn;
+            for candidate in places.candidates() {
+                if client.blocking_send(Ok(respond(candidate, &served))).is_err() {
+                    break;
+                }
+            }
+            heap::give_back();
+        };
+        let started = thread::Builder::new().name("find".into()).spawn(search);
+        started.map_err(|error| Refusal::NoThread { why: error.to_string() })?;
+        Ok(ReceiverStream::new(responses))
+    }
+
+    /// The models that were loaded from files, and where these are.
+    fn served_paths(&self) -> Vec<(PathBuf, String)> {
+        let path = |readiness| match readiness {
+            Readiness::Ready(served) => Some((served.info.path.clone()?, served.info.name.clone())),
+            _ => None,
+        };
+        self.models.all().iter().filter_map(|slot| path(slot.readiness())).collect()
+    }
+}
+
+fn respond(mut found: Candidate, served: &[(PathBuf, String)]) -> FindResponse {
+    let outlined = found.outline().map_err(|unfit| unfit.to_string());
+    let (glimpse, parameters, error) = match outlined.and_then(with_tokenizer) {
+        Ok(outline) => (outline.glimpse, outline.parameters, String::new()),
+        Err(error) => (found.glimpse(), 0, error),
+    };
+    let is_it = |(path, _): &&(PathBuf, String)| is_same(path, &found.path);
+    let served_as = served.iter().find(is_it).map(|(_, name)| name.clone());
+    let model = wire::FoundModel {
+        place: place(found.kind).into(),
+        path: found.path.display().to_string(),
+        file_bytes: found.bytes(),
+        name: found.name,
+        error,
+        served_as: served_as.unwrap_or_default(),
+        architecture: glimpse.architecture,
+        format: glimpse.format.to_owned(),
+        weight_type: glimpse.quantisation,
+        parameters,
+        context: count(glimpse.context),
+    };
+    FindResponse { model: Some(model) }
+}
+
+/// A model whose tokenizer can be built, too.
+fn with_tokenizer(outline: Outline) -> Result<Outline, String> {
+    match Tokenizer::new(&outline.vocabulary) {
+        Ok(_) => Ok(outline),
+        Err(error) => Err(format!("cannot build the tokenizer: {error}")),
+    }
+}
+
+/// Whether two paths lead to the same file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|o| o == one))
+}
+
+fn place(kind: Kind) -> wire::ModelPlace {
+    match kind {
+        Kind::Configured => wire::ModelPlace::Configured,
+        Kind::HuggingFace => wire::ModelPlace::HuggingFace,
+        Kind::LmStudio => wire::ModelPlace::LmStudio,
+        Kind::Ollama => wire::ModelPlace::Ollama,
+    }
+}
