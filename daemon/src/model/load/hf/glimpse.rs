@@ -46,3 +46,31 @@ fn quantisation(path: &Path, config: &Value) -> Option<String> {
 fn method(config: &Value) -> Option<&str> {
     config.get("quantization_config")?.get("quant_method")?.as_str()
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(config: Value, (architecture, quantisation, context): (&str, &str, usize)) {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(CONFIG), config.to_string()).unwrap();
+        let (architecture, quantisation) = (architecture.to_owned(), quantisation.to_owned());
+        let expected = Glimpse { format: "safetensors", architecture, quantisation, context };
+        assert_eq!(glimpse(directory.path()).unwrap(), expected, "{config}");
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_loaded_says_what_it_is_all_the_same() {
+        let seeing = json!({"model_type": "gemma3", "text_config": {"max_position_embeddings": 8}});
+        check(seeing, ("gemma3", "", 8));
+        let packed = json!({"model_type": "llama", "quantization_config": {"quant_method": "awq"}});
+        check(packed, ("llama", "awq", 0));
+        let quantised = json!({"n_positions": 4, "quantization": {"group_size": 64, "bits": 4}});
+        check(quantised, ("", "affine 4 bits, groups of 64", 4));
+        let odd = json!({"model_type": 1, "max_position_embeddings": -1, "text_config": []});
+        check(odd, ("", "", 0));
+    }
+}
