@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tinygpt_kernels::Pool;
-use tinygptd::model::load::load;
+use tinygptd::model::load::{GgufVocabulary, Vocabulary, load};
 use tinygptd::text::Tokenizer;
 
 /// The system's, with the most that was held at once.
@@ -76,4 +76,24 @@ fn a_gguf_file_with_changed_metadata_takes_memory_by_its_size() {
         };
         TestRunner::new(config.clone()).run(&changes, check).unwrap();
     }
+}
+
+/// The type of tokens that are found by their names.
+const CONTROL: i32 = 3;
+
+#[test]
+fn tokens_with_long_names_take_memory_by_their_length() {
+    let letter = |at: usize| char::from(b'a' + (at * at / 7 % 26) as u8);
+    let name = |id: usize| (0..4000).map(|at| letter(at + 31 * id)).collect::<String>();
+    let tokens: Vec<String> = (0..64).map(name).collect();
+    let bytes: usize = tokens.iter().map(String::len).sum();
+    let vocabulary = Vocabulary::Gguf(GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        token_types: vec![CONTROL; tokens.len()],
+        tokens,
+        ..GgufVocabulary::default()
+    });
+    let most = most(|| drop(Tokenizer::new(&vocabulary).unwrap()));
+    assert!(most <= 100 * bytes + FIXED, "{most} bytes for {bytes}");
 }

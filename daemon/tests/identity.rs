@@ -341,7 +341,21 @@ fn a_token_swapped_while_the_file_is_served_misses_with_the_tokenizer() {
     change(&engine, || place.edit(swap_token));
     let reply = ask_changed(&engine);
     assert_miss(&reply, &Reason::FingerprintTokenizer);
-    assert_ne!(engine.info().vocabulary, before.vocabulary);
+    assert_ne!(engine.info().fields.tokenizer, before.fields.tokenizer);
+}
+
+#[test]
+fn a_vocabulary_is_handed_over_once_for_each_load() {
+    let place = Place::new(LLAMA);
+    let engine = place.start();
+    let generation = engine.info().generation;
+    let vocabulary = |generation| engine.handle.vocabulary(generation).unwrap();
+    let old = vocabulary(generation).unwrap();
+    assert!(vocabulary(generation).is_none() && vocabulary(generation + 1).is_none());
+    change(&engine, || place.edit(swap_token));
+    engine.wait_until_ready();
+    assert!(vocabulary(generation).is_none());
+    assert_ne!(vocabulary(generation + 1).unwrap(), old);
 }
 
 /// Asks for `other` beside what `ask` left in memory, and after a restart.

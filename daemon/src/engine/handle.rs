@@ -50,8 +50,8 @@ pub struct ModelInfo {
     pub width: usize,
     /// H, to tell what the cache would hold without grouped heads.
     pub heads: usize,
-    /// What a tokenizer is built from.
-    pub vocabulary: Vocabulary,
+    /// The kind of its tokenizer, in words.
+    pub tokenizer: String,
     /// The arrangement of blocks for a codec's sake: `layouts[codec]` in the order of `Codec::ALL`.
     pub layouts: Vec<Arc<Layout>>,
     /// The fields of every fingerprint of this model; codec, layout, identity and namespace vary,
@@ -144,6 +144,7 @@ pub(super) enum Message {
     LetGo(Vec<BlockKey>),
     Durable(super::sequence::SeqId, bool),
     Remove(Removal, mpsc::Sender<Removed>),
+    Vocabulary(u64, mpsc::Sender<Option<Vocabulary>>),
     Explain(Box<Question>, mpsc::Sender<Explanation>),
     Glimpsed(Box<(Inquiry, Glimpse)>),
     List(mpsc::Sender<Vec<Held>>),
@@ -319,6 +320,16 @@ impl EngineHandle {
     /// Whether the engine reads its mailbox: while it loads its model it does not.
     pub fn is_ready(&self) -> bool {
         matches!(*self.state.borrow(), State::Ready(_))
+    }
+
+    /// What the tokenizer of the model of a generation is built from. It is handed over once:
+    /// `None` for whoever comes later, or asks for a model that was loaded anew since. Blocks for
+    /// up to one step: call it off the runtime.
+    ///
+    /// # Errors
+    /// As for [`remove`](Self::remove).
+    pub fn vocabulary(&self, generation: u64) -> Result<Option<Vocabulary>, Refused> {
+        self.ask(|reply| Message::Vocabulary(generation, reply))
     }
 
     /// Has the engine forget chains when it reads its mailbox the next time.

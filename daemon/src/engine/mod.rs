@@ -289,6 +289,10 @@ impl Engine {
                 // An asker that is gone needs no answer; the same below.
                 let _ = reply.send(self.remove(&what));
             }
+            Message::Vocabulary(generation, reply) => {
+                let current = generation == self.generation;
+                let _ = reply.send(current.then(|| self.loaded.vocabulary.take()).flatten());
+            }
             Message::Explain(question, reply) => self.explain(*question, reply),
             Message::Glimpsed(glimpsed) => self.explained(glimpsed.0, &glimpsed.1),
             Message::List(reply) => {

@@ -22,7 +22,8 @@ use crate::kv::key::{Digest, Fields};
 use crate::kv::layout::Layout;
 use crate::model::identity::{self, Stamps};
 use crate::model::load::{
-    AdapterFiles, Checkpoint, Files, LoadError, ModelFile, OpenError, Packing, Unkept, Weights,
+    AdapterFiles, Checkpoint, Files, LoadError, ModelFile, OpenError, Packing, Unkept, Vocabulary,
+    Weights,
 };
 use crate::model::{AdapterId, Dimensions, Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
@@ -104,6 +105,8 @@ struct Contents {
 pub(super) struct Loaded {
     pub(super) model: Rc<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
+    /// Until somebody has built a tokenizer from it: it is too large to keep.
+    pub(super) vocabulary: Option<Vocabulary>,
     /// Of its files and its adapters'.
     stamps: Stamps,
     pub(super) packed: Packed,
@@ -258,7 +261,7 @@ impl Source {
         let fields = Fields {
             weights: file.weights,
             config: Digest::of("config", &checkpoint.weights.config_digest_input()),
-            tokenizer: Digest::of("tokenizer", &checkpoint.vocabulary_digest_input),
+            tokenizer: checkpoint.tokenizer,
             adapter: Digest::of("adapter", b""),
             numerics: Digest::of("numerics", numerics.as_bytes()),
             window: Digest::of("window", b"full"),
@@ -288,7 +291,7 @@ impl Source {
             load: started.elapsed(),
             width,
             heads,
-            vocabulary: checkpoint.vocabulary,
+            tokenizer: checkpoint.vocabulary.name(),
             layouts,
             fields,
             numerics,
@@ -296,7 +299,13 @@ impl Source {
             adapters,
         };
         let stamps = file.stamps.and(stamps);
-        Ok(Loaded { model: model.into(), info: Arc::new(info), stamps, packed })
+        Ok(Loaded {
+            model: model.into(),
+            info: Arc::new(info),
+            vocabulary: Some(checkpoint.vocabulary),
+            stamps,
+            packed,
+        })
     }
 
     /// Adds every adapter to the weights.

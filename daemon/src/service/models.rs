@@ -3,6 +3,7 @@
 //! An engine says when its model is loaded, and again when it was loaded anew under the same name.
 //! A task per engine then builds the tokenizer, off the runtime, and publishes both together as
 //! [`Served`]: a request never sees a model with the tokenizer of another.
+//! The engine hands a vocabulary over once, and nobody keeps it: the tokenizer has all that counts.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
 use super::refusal::Refusal;
+use crate::engine::handle::Refused;
 use crate::engine::{EngineHandle, ModelInfo, State};
+use crate::model::load::Vocabulary;
 use crate::sys::heap;
 use crate::text::{Tokenizer, TokenizerError};
 
@@ -64,8 +67,8 @@ pub struct Served {
 }
 
 impl Served {
-    fn new(info: Arc<ModelInfo>) -> Result<Self, TokenizerError> {
-        let tokenizer = Tokenizer::new(&info.vocabulary)?;
+    fn new(info: Arc<ModelInfo>, vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
+        let tokenizer = Tokenizer::new(&vocabulary)?;
         let ids = 0..u32::try_from(tokenizer.vocab()).unwrap_or(u32::MAX);
         let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
         Ok(Self { info, tokenizer: Arc::new(tokenizer), longest: longest.unwrap_or(0).max(1) })
@@ -215,11 +218,11 @@ impl Slot {
 
     fn follow(engine: EngineHandle, changes: Arc<watch::Sender<()>>) -> Self {
         let (told, readiness) = watch::channel(Readiness::Loading);
-        let mut state = engine.state();
+        let (mut state, mut last) = (engine.state(), Last { engine: engine.clone(), built: None });
         tokio::spawn(async move {
             loop {
                 let seen = state.borrow_and_update().clone();
-                told.send_replace(Readiness::of(seen).await);
+                told.send_replace(last.readiness(seen).await);
                 changes.send_replace(());
                 if state.changed().await.is_err() {
                     break;
@@ -232,31 +235,62 @@ impl Slot {
     }
 }
 
-impl Readiness {
-    async fn of(state: State) -> Self {
+/// An engine, and what came of the model that it loaded last.
+struct Last {
+    engine: EngineHandle,
+    /// Its generation, and whether a tokenizer could be built for it.
+    built: Option<(u64, Readiness)>,
+}
+
+impl Last {
+    async fn readiness(&mut self, state: State) -> Readiness {
         match state {
-            State::Loading => Self::Loading,
-            State::Ready(info) => Self::with_tokenizer(info).await,
-            State::Failed(why) => Self::Failed(why),
-            State::Poisoned => Self::Stopped,
+            State::Loading => Readiness::Loading,
+            State::Ready(info) => self.with_tokenizer(info).await,
+            State::Failed(why) => Readiness::Failed(why),
+            State::Poisoned => Readiness::Stopped,
         }
     }
 
-    async fn with_tokenizer(info: Arc<ModelInfo>) -> Self {
+    /// A model comes a second time when its file was touched and is the same after all.
+    async fn with_tokenizer(&mut self, info: Arc<ModelInfo>) -> Readiness {
+        let generation = info.generation;
+        match &self.built {
+            Some((built, readiness)) if *built == generation => readiness.clone(),
+            _ => {
+                let readiness = Readiness::build(self.engine.clone(), info).await;
+                let settled = !matches!(readiness, Readiness::Loading);
+                self.built = settled.then(|| (generation, readiness.clone()));
+                readiness
+            }
+        }
+    }
+}
+
+impl Readiness {
+    async fn build(engine: EngineHandle, info: Arc<ModelInfo>) -> Self {
         let path = info.path.as_ref().map(|path| path.display().to_string());
         let model = path.unwrap_or_else(|| info.name.clone());
-        let built = spawn_blocking(move || {
-            let served = Served::new(info);
-            heap::give_back();
-            served
+        let built = spawn_blocking(move || match engine.vocabulary(info.generation) {
+            Ok(Some(vocabulary)) => Self::with(info, vocabulary),
+            // It is being loaded anew.
+            Ok(None) | Err(Refused::Silent(_)) => Ok(Self::Loading),
+            Err(_) => Ok(Self::Stopped),
         });
-        let built = built.await;
-        let why = match built {
-            Ok(Ok(served)) => return Self::Ready(Arc::new(served)),
+        let why = match built.await {
+            Ok(Ok(readiness)) => return readiness,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
         Self::Failed(format!("cannot build the tokenizer of model {model}: {why}"))
+    }
+
+    fn with(info: Arc<ModelInfo>, vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
+        // Once what is left of loading, and once of building.
+        heap::give_back();
+        let served = Served::new(info, vocabulary);
+        heap::give_back();
+        Ok(Self::Ready(Arc::new(served?)))
     }
 
     /// What is left when the engine has ended: the reason, where there is one.

@@ -5,14 +5,13 @@
 //! Tokens are bytes here and merges are pairs of ids: the strings of the file are not kept, and
 //! GPT-2's alphabet, which spells bytes as characters, ends where the file does.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use super::alphabet::{characters, spell};
 use super::error::TokenizerError;
 use super::literals::{Literals, is_literal};
-use super::merge::{Joins, merge};
+use super::merge::merge;
+use super::merges::{Merge, Merges};
 use super::pieces::Pieces;
 use super::pre::{Cut, Pre};
 use super::tokens::Tokens;
@@ -44,7 +43,7 @@ impl Bpe {
         Ok(Self {
             literals: Literals::new(vocabulary)?,
             cut: pre.cut()?,
-            merges: Merges::new(vocabulary, &pieces)?,
+            merges: merges(vocabulary, &pieces)?,
             bytes: Box::new(std::array::from_fn(|byte| pieces.find(&[byte as u8]))),
             unknown: vocabulary.unknown,
             whole_words: pre.whole_words,
@@ -120,55 +119,23 @@ fn pieces(vocabulary: &GgufVocabulary) -> Pieces {
     }))
 }
 
-/// Pairs of tokens that are joined, with their ranks and what they make.
-struct Merges(HashMap<(u32, u32), (u32, u32), BuildHasherDefault<Mixed>>);
-
-impl Merges {
-    fn new(vocabulary: &GgufVocabulary, pieces: &Pieces) -> Result<Self, TokenizerError> {
-        let characters = characters();
-        let spelled = |text: &str| spell(text, &characters).unwrap_or_default();
-        let mut pairs = HashMap::default();
-        pairs.reserve(vocabulary.merges.len());
-        for (index, merge) in vocabulary.merges.iter().enumerate() {
-            let fault = |fault| TokenizerError::Merge { index, merge: merge.clone(), fault };
-            let (left, right) = merge.split_once(' ').ok_or_else(|| fault("is not two tokens"))?;
-            let parts = [spelled(left), spelled(right)];
-            let [Some(left), Some(right)] = [&parts[0], &parts[1]].map(|part| pieces.find(part))
-            else {
-                return Err(fault("names a token that is not in the vocabulary"));
-            };
-            let whole = pieces.find(&parts.concat());
-            let whole =
-                whole.ok_or_else(|| fault("makes a token that is not in the vocabulary"))?;
-            pairs.entry((left, right)).or_insert((index as u32, whole));
-        }
-        Ok(Self(pairs))
-    }
-}
-
-impl Joins for Merges {
-    fn join(&self, left: u32, right: u32, _: &[u8]) -> Option<(u32, u32)> {
-        self.0.get(&(left, right)).copied()
-    }
-}
-
-/// A hash of two ids. Whoever makes a file in which it is a bad one has a slow tokenizer.
-#[derive(Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        // Knuth's multiplicative hash; the rotation brings its good bits down.
-        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+/// The merges of a vocabulary, each of two tokens that it has and makes a third.
+fn merges(vocabulary: &GgufVocabulary, pieces: &Pieces) -> Result<Merges, TokenizerError> {
+    let characters = characters();
+    let spelled = |text: &str| spell(text, &characters).unwrap_or_default();
+    let merge = |(rank, merge): (usize, &String)| {
+        let fault = |fault| TokenizerError::Merge { index: rank, merge: merge.clone(), fault };
+        let (left, right) = merge.split_once(' ').ok_or_else(|| fault("is not two tokens"))?;
+        let parts = [spelled(left), spelled(right)];
+        let [Some(left), Some(right)] = [&parts[0], &parts[1]].map(|part| pieces.find(part)) else {
+            return Err(fault("names a token that is not in the vocabulary"));
+        };
+        let whole = pieces.find(&parts.concat());
+        let whole = whole.ok_or_else(|| fault("makes a token that is not in the vocabulary"))?;
+        Ok(Merge { left, right, rank: rank as u32, whole })
+    };
+    let merges = vocabulary.merges.iter().enumerate().map(merge);
+    Ok(Merges::new(merges.collect::<Result<_, _>>()?, pieces.len()))
 }
 
 #[cfg(test)]

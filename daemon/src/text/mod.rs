@@ -17,6 +17,7 @@ pub mod detokenize;
 mod error;
 mod literals;
 mod merge;
+mod merges;
 mod pieces;
 pub mod pipeline;
 mod pre;

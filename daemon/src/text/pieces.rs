@@ -28,7 +28,8 @@ impl Pieces {
             ends.push(bytes.len() as u32);
             wanted.push(findable);
         }
-        let slots = vec![EMPTY; (2 * ends.len()).next_power_of_two()].into();
+        let findable = wanted.iter().filter(|findable| **findable).count();
+        let slots = vec![EMPTY; (2 * findable).next_power_of_two()].into();
         let mut pieces =
             Self { bytes: bytes.into(), ends: ends.into(), slots, hasher: RandomState::new() };
         for (id, _) in (0..).zip(wanted).filter(|(_, findable)| *findable) {

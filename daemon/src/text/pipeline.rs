@@ -1,7 +1,8 @@
 //! The tokenizer that a `tokenizer.json` describes, run by the library that defines the format.
 //!
 //! Ids are the library's, whatever the file puts together: normalisers, ways of cutting, models,
-//! names of tokens. Two things are done here. What the library would put around a text is found
+//! names of tokens. Only the tokens and merges of byte-pair models are kept otherwise ([`Model`]).
+//! Two things are done here. What the library would put around a text is found
 //! out once and left to the one owner of the beginning token. And the bytes of each token are
 //! taken from the decoder's rules, so that any sequence of ids has a text, piece by piece: a token
 //! that begins a word keeps its space wherever it stands, since what is generated continues
@@ -11,13 +12,28 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::Tokenizer;
+use tokenizers::{
+    DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
+};
 
+use self::model::Model;
 use super::alphabet::{characters, spell};
 use super::error::TokenizerError;
 use super::pieces::Pieces;
 use super::tokens::Tokens;
 use crate::model::load::HfVocabulary;
+
+mod model;
+mod pairs;
+
+/// The library's, with the model as it is kept here.
+type Library = TokenizerImpl<
+    Model,
+    NormalizerWrapper,
+    PreTokenizerWrapper,
+    PostProcessorWrapper,
+    DecoderWrapper,
+>;
 
 /// Longest run of white space that is encoded. The library's way of looking ahead in one gives up
 /// after a million steps, and says nothing.
@@ -25,7 +41,7 @@ const LONGEST_SPACE: usize = 100_000;
 
 /// A tokenizer by the library.
 pub struct Pipeline {
-    tokenizer: Tokenizer,
+    tokenizer: Library,
     pub(super) tokens: Tokens,
 }
 
@@ -88,25 +104,48 @@ struct Description {
 
 #[derive(Deserialize)]
 struct DescribedModel {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     dropout: Option<f64>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+}
+
+impl DescribedModel {
+    /// Refuses by name what is not implemented.
+    fn check(&self) -> Result<(), TokenizerError> {
+        if let Some(dropout) = self.dropout {
+            return Err(unsupported("model.dropout", dropout.to_string()));
+        }
+        let affixes = [
+            ("model.continuing_subword_prefix", &self.continuing_subword_prefix),
+            ("model.end_of_word_suffix", &self.end_of_word_suffix),
+        ];
+        let is_set = |affix: &Option<String>| affix.as_ref().is_some_and(|text| !text.is_empty());
+        match affixes.into_iter().find(|(_, affix)| is_set(affix)) {
+            Some((what, Some(text))) if self.kind.as_deref() == Some("BPE") => {
+                Err(unsupported(what, format!("\"{text}\"")))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The tokenizer, without what makes ids depend on anything but a text, and its decoder.
-fn read(json: &[u8]) -> Result<(Tokenizer, Value), TokenizerError> {
+fn read(json: &[u8]) -> Result<(Library, Value), TokenizerError> {
     let build =
         |reason: String| TokenizerError::Build { reason: format!("tokenizer.json: {reason}") };
     let described: Description =
         serde_json::from_slice(json).map_err(|error| build(error.to_string()))?;
-    if let Some(dropout) = described.model.dropout {
-        return Err(unsupported("model.dropout", dropout.to_string()));
-    }
-    let mut tokenizer = Tokenizer::from_bytes(json).map_err(|error| build(error.to_string()))?;
+    described.model.check()?;
+    let mut tokenizer: Library =
+        serde_json::from_slice(json).map_err(|error| build(error.to_string()))?;
     tokenizer.with_truncation(None).map_err(|error| build(error.to_string()))?.with_padding(None);
     Ok((tokenizer, described.decoder))
 }
 
 /// Tokens that another file of the directory names must be the ones that this one has.
-fn check_added(tokenizer: &Tokenizer, vocabulary: &HfVocabulary) -> Result<(), TokenizerError> {
+fn check_added(tokenizer: &Library, vocabulary: &HfVocabulary) -> Result<(), TokenizerError> {
     let known = |(id, text): &&(u32, String)| tokenizer.token_to_id(text) == Some(*id);
     match vocabulary.added.iter().find(|token| !known(token)) {
         None => Ok(()),
@@ -119,7 +158,7 @@ fn check_added(tokenizer: &Tokenizer, vocabulary: &HfVocabulary) -> Result<(), T
 }
 
 /// The token that the library puts in front of a text.
-fn front(tokenizer: &Tokenizer) -> Result<Option<u32>, TokenizerError> {
+fn front(tokenizer: &Library) -> Result<Option<u32>, TokenizerError> {
     let encode = |special| {
         let encoding = tokenizer.encode_fast("a", special);
         let encoding =
@@ -154,7 +193,7 @@ enum Rule {
 }
 
 /// The bytes of every id of the model, none for one that the tokenizer does not have.
-fn pieces(tokenizer: &Tokenizer, decoder: &Value, vocab: usize) -> Result<Pieces, TokenizerError> {
+fn pieces(tokenizer: &Library, decoder: &Value, vocab: usize) -> Result<Pieces, TokenizerError> {
     let mut rules = Vec::new();
     rules_of(decoder, &mut rules)?;
     let characters = characters();
@@ -182,7 +221,9 @@ fn rules_of(decoder: &Value, rules: &mut Vec<Rule>) -> Result<(), TokenizerError
         Some("Replace") => {
             let from = decoder.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
             let from = from.filter(|from| !from.is_empty()).ok_or_else(refuse)?;
-            rules.push(Rule::Replace(from.into(), text("content").ok_or_else(refuse)?));
+            // A token never gets longer than the file has it.
+            let to = text("content").filter(|to| to.len() <= from.len()).ok_or_else(refuse)?;
+            rules.push(Rule::Replace(from.into(), to));
         }
         // What these do is done to a whole text: they join tokens, and take a space from the
         // first one.
@@ -220,137 +261,4 @@ fn unsupported(what: &str, detail: String) -> TokenizerError {
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-
-    /// Ids: ▁ 0, a 1, b 2, ▁a 3, <0x0A> 4, <s> 5, and the model knows one more.
-    fn json(post_processor: &str, decoder: &str) -> String {
-        format!(
-            r#"{{"version": "1.0", "added_tokens": [{{"id": 5, "content": "<s>", "single_word": false,
-            "lstrip": false, "rstrip": false, "normalized": false, "special": true}}],
-            "truncation": {{"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
-            "padding": null,
-            "normalizer": {{"type": "Sequence", "normalizers": [{{"type": "Prepend", "prepend": "▁"}},
-            {{"type": "Replace", "pattern": {{"String": " "}}, "content": "▁"}}]}},
-            "pre_tokenizer": null, "post_processor": {post_processor}, "decoder": {decoder},
-            "model": {{"type": "BPE", "dropout": null, "unk_token": null,
-            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-            "byte_fallback": true, "vocab": {{"▁": 0, "a": 1, "b": 2, "▁a": 3, "<0x0A>": 4, "<s>": 5}},
-            "merges": [["▁", "a"]]}}}}"#
-        )
-    }
-
-    const TEMPLATE: &str = r#"{"type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [5], "tokens": ["<s>"]}}}"#;
-
-    const DECODER: &str = r#"{"type": "Sequence", "decoders": [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
-        {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}"#;
-
-    fn vocabulary(json: String) -> HfVocabulary {
-        HfVocabulary { json: json.into_bytes().into(), vocab: 7, ..HfVocabulary::default() }
-    }
-
-    fn pipeline(
-        json: String,
-        change: impl FnOnce(&mut HfVocabulary),
-    ) -> Result<Pipeline, TokenizerError> {
-        let mut vocabulary = vocabulary(json);
-        change(&mut vocabulary);
-        Pipeline::new(&vocabulary)
-    }
-
-    fn encode(pipeline: &Pipeline, text: &str) -> Vec<u32> {
-        pipeline.encode(text, &|| true).unwrap()
-    }
-
-    #[test]
-    fn a_text_has_all_its_ids_and_a_token_its_bytes_wherever_it_stands() {
-        let pipeline = pipeline(json("null", DECODER), |_| {}).unwrap();
-        assert_eq!(encode(&pipeline, "a b\na<s>"), [3, 0, 2, 4, 1, 5]);
-        let bytes = |id| pipeline.tokens.pieces.bytes(id);
-        assert_eq!([bytes(3), bytes(2), bytes(4), bytes(5)], [b" a" as &[u8], b"b", b"\n", b"<s>"]);
-        assert!(bytes(6).is_empty() && bytes(7).is_empty() && pipeline.tokens.pieces.len() == 7);
-    }
-
-    #[test]
-    fn what_is_put_in_front_is_the_beginning_token_unless_a_key_says_otherwise() {
-        let read = |post: &str, change: fn(&mut HfVocabulary)| {
-            let pipeline = pipeline(json(post, DECODER), change).unwrap();
-            assert_eq!(encode(&pipeline, "b"), [0, 2], "it is never put there by encoding");
-            (pipeline.tokens.bos, pipeline.tokens.adds_bos)
-        };
-        assert_eq!(read("null", |_| {}), (None, false));
-        assert_eq!(read(TEMPLATE, |_| {}), (Some(5), true));
-        assert_eq!(
-            read("null", |vocabulary| vocabulary.bos = Some("<s>".into())),
-            (Some(5), false)
-        );
-        assert_eq!(read("null", |vocabulary| vocabulary.bos_id = Some(1)), (Some(1), false));
-        assert_eq!(
-            read(TEMPLATE, |vocabulary| vocabulary.adds_bos = Some(false)),
-            (Some(5), false)
-        );
-    }
-
-    #[test]
-    fn the_end_token_by_name_joins_those_by_id() {
-        let ends = |ids: &[u32]| {
-            let set = |vocabulary: &mut HfVocabulary| {
-                (vocabulary.eos, vocabulary.eos_ids) = (Some("<s>".into()), ids.into());
-            };
-            pipeline(json("null", DECODER), set).unwrap().tokens.ends
-        };
-        assert_eq!((ends(&[]), ends(&[2, 5]), ends(&[2])), (vec![5], vec![2, 5], vec![2, 5]));
-    }
-
-    #[test]
-    fn what_is_not_implemented_is_refused_by_name() {
-        let after = TEMPLATE.replace(
-            r#""single": ["#,
-            r#""single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, "#,
-        );
-        let dropout = json("null", DECODER).replace(r#""dropout": null"#, r#""dropout": 0.1"#);
-        for (json, name) in [
-            (json(&after, DECODER), "post_processor"),
-            (json("null", r#"{"type": "WordPiece", "prefix": "", "cleanup": true}"#), "decoder"),
-            (json("null", "null"), "decoder"),
-            (dropout, "model.dropout"),
-        ] {
-            let error = pipeline(json, |_| {}).unwrap_err();
-            assert!(
-                error.to_string().starts_with(&format!("tokenizer.json: {name} is not")),
-                "{error}"
-            );
-        }
-        for broken in ["", "{}", "[1"] {
-            let error = pipeline(broken.into(), |_| {}).unwrap_err();
-            assert!(matches!(error, TokenizerError::Build { .. }), "{error}");
-        }
-    }
-
-    #[test]
-    fn tokens_that_two_files_name_differently_are_refused() {
-        let add = |id, text: &str| {
-            let token = vec![(id, text.to_owned())];
-            pipeline(json("null", DECODER), |vocabulary| vocabulary.added = token)
-        };
-        assert!(add(5, "<s>").is_ok());
-        for (id, text) in [(4, "<s>"), (6, "<pad>"), (5, "</s>")] {
-            let error = add(id, text).unwrap_err().to_string();
-            assert!(error.contains(&format!("{id}")) && error.contains(text), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_id_that_the_model_does_not_know_and_an_endless_space_are_errors() {
-        let pipeline = pipeline(json("null", DECODER), |vocabulary| vocabulary.vocab = 5).unwrap();
-        let error = pipeline.encode("a<s>", &|| true).unwrap_err();
-        assert!(matches!(error, TokenizerError::Outside { id: 5, vocab: 5 }), "{error}");
-        let space = " ".repeat(LONGEST_SPACE + 1);
-        assert!(matches!(pipeline.encode(&space, &|| true), Err(TokenizerError::Encode { .. })));
-        assert!(matches!(pipeline.encode("a", &|| false), Err(TokenizerError::Unwanted)));
-    }
-}
+mod tests;

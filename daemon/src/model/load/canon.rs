@@ -5,6 +5,8 @@
 //! field = u32 name length | name | u64 value length | value        (little-endian)
 //! ```
 
+use crate::kv::key::Digest;
+
 /// Collects fields in the order they are given, which is part of the result.
 #[derive(Debug, Default)]
 pub(super) struct Canon(Vec<u8>);
@@ -55,5 +57,10 @@ impl Canon {
 
     pub(super) fn finish(self) -> Vec<u8> {
         self.0
+    }
+
+    /// The digest of the fields, as those of `kind`.
+    pub(super) fn digest(self, kind: &str) -> Digest {
+        Digest::of(kind, &self.0)
     }
 }

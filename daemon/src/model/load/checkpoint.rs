@@ -6,11 +6,10 @@
 //! Weights are `Matrix` and `Vec<f32>` as they come from a file, and whatever an executor makes of
 //! them later: `M` and `V` where a type is both.
 
-use std::sync::Arc;
-
 use tinygpt_kernels::Matrix;
 
 use super::config::{GemmaConfig, GptConfig, LlamaConfig};
+use crate::kv::key::Digest;
 use crate::model::AdapterId;
 
 /// A model read from a file, and what its fingerprint needs.
@@ -26,8 +25,8 @@ pub struct Checkpoint {
     pub architecture: String,
     /// The element type that most weights are stored in, as the format names it (`fp16`, `Q4_1`).
     pub quantisation: String,
-    /// Canonical bytes of everything that changes text into token ids.
-    pub vocabulary_digest_input: Vec<u8>,
+    /// Of everything that changes text into token ids.
+    pub tokenizer: Digest,
     /// The chat template in the file (Jinja source), if there is one.
     pub chat_template: Option<String>,
 }
@@ -246,11 +245,24 @@ pub enum Vocabulary {
     HuggingFace(HfVocabulary),
 }
 
+impl Vocabulary {
+    /// The kind of tokenizer, in words.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Bytes => "bytes".to_owned(),
+            Self::Gguf(gguf) => {
+                format!("{}/{}", gguf.model, gguf.pre.as_deref().unwrap_or("default"))
+            }
+            Self::HuggingFace(_) => "tokenizer.json".to_owned(),
+        }
+    }
+}
+
 /// What a directory says about its tokenizer, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HfVocabulary {
     /// `tokenizer.json`
-    pub json: Arc<[u8]>,
+    pub json: Box<[u8]>,
     /// V: how many ids the model knows, whatever the tokenizer does.
     pub vocab: usize,
     /// Beginning-of-sequence token.

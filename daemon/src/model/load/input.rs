@@ -73,7 +73,7 @@ impl<'a> Input<'a> {
         loop {
             match parse(&self.read(0..size.min(self.len()))?) {
                 Err(LoadError::LongHead { need }) if need <= LONGEST_HEAD => {
-                    size = need.max(4 * size).min(LONGEST_HEAD);
+                    size = need.max(2 * size).min(LONGEST_HEAD);
                 }
                 parsed => return parsed,
             }
@@ -133,7 +133,7 @@ mod tests {
             length if length < long => Err(LoadError::LongHead { need: length + 1 }),
             length => Ok(length),
         });
-        assert!(read.is_ok_and(|length| (long..=4 * long).contains(&length)));
+        assert!(read.is_ok_and(|length| (long..=2 * long).contains(&length)));
         let endless = LoadError::LongHead { need: LONGEST_HEAD + 1 };
         assert_eq!(input.with_head(|_| Err::<(), _>(endless.clone())).unwrap_err(), endless);
     }

@@ -12,7 +12,6 @@ use tonic::{Request, Response, Status, async_trait};
 use super::Models;
 use crate::engine::{AdapterInfo, ModelInfo};
 use crate::kv::codec::Codec;
-use crate::model::load::Vocabulary;
 use crate::service::Daemon;
 use crate::service::convert::reply::{count, milliseconds};
 use crate::service::models::{Readiness, Slot};
@@ -102,7 +101,7 @@ fn numbers(info: &ModelInfo) -> wire::Model {
         kv_bytes_per_token: per_token,
         kv_bytes_per_token_mha: info.mha_token_bytes() as u64,
         numerics: info.numerics.to_owned(),
-        tokenizer: tokenizer(&info.vocabulary),
+        tokenizer: info.tokenizer.clone(),
         adapters: info.adapters.iter().map(adapter).collect(),
         ..wire::Model::default()
     }
@@ -115,15 +114,5 @@ fn adapter(info: &AdapterInfo) -> wire::Adapter {
         rank: count(info.rank),
         bytes: info.bytes,
         adapter_id: info.digest.to_string(),
-    }
-}
-
-fn tokenizer(vocabulary: &Vocabulary) -> String {
-    match vocabulary {
-        Vocabulary::Bytes => "bytes".to_owned(),
-        Vocabulary::Gguf(gguf) => {
-            format!("{}/{}", gguf.model, gguf.pre.as_deref().unwrap_or("default"))
-        }
-        Vocabulary::HuggingFace(_) => "tokenizer.json".to_owned(),
     }
 }

@@ -125,3 +125,19 @@ async fn a_request_that_may_not_wait_for_its_model_is_told_when_its_time_is_over
     std::fs::File::options().write(true).open(&pipe).unwrap();
     running.end().await;
 }
+
+/// The engine hands a vocabulary over once, and does not load again what it has in memory.
+#[tokio::test]
+async fn a_model_whose_file_was_overwritten_and_deleted_keeps_its_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.tinygpt");
+    std::fs::write(&path, crate::model::load::BUILTIN).unwrap();
+    let running = Running::start_serving(vec![source("file", Some(path.clone()))], None).await;
+    let before = running.sample(greedy("a", 4)).await.unwrap();
+    std::fs::write(&path, "no model").unwrap();
+    running.await_health(ServingStatus::NotServing).await;
+    std::fs::remove_file(&path).unwrap();
+    running.await_health(ServingStatus::Serving).await;
+    assert_eq!(running.sample(greedy("a", 4)).await.unwrap().text, before.text);
+    running.end().await;
+}

@@ -101,7 +101,7 @@ pub(super) fn load(
     let keys = Keys::new(&metadata, name);
     Ok(Checkpoint {
         weights: architecture.weights(keys, tensors, vocabulary.tokens.len())?,
-        vocabulary_digest_input: vocabulary::canonical(&vocabulary),
+        tokenizer: vocabulary::canonical(&vocabulary).digest("tokenizer"),
         vocabulary: Vocabulary::Gguf(vocabulary),
         format: "gguf",
         architecture: name.into(),

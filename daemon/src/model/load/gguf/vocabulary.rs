@@ -81,13 +81,15 @@ fn ends(
     token_types: &[i32],
 ) -> Result<Vec<u32>, LoadError> {
     let mut ends: Vec<u32> = eos.into_iter().collect();
-    let mut add = |id: Option<u32>| ends.extend(id.filter(|id| !ends.contains(id)));
     for key in ENDS {
-        add(token_id(metadata, key, tokens.len())?);
+        let id = token_id(metadata, key, tokens.len())?;
+        ends.extend(id.filter(|id| !ends.contains(id)));
     }
-    for (id, (text, kind)) in (0..).zip(tokens.iter().zip(token_types)) {
-        add(Some(id).filter(|_| *kind == CONTROL && END_NAMES.contains(&&**text)));
-    }
+    let said = ends.clone();
+    let named = (0..).zip(tokens.iter().zip(token_types)).filter(|(id, (text, kind))| {
+        **kind == CONTROL && END_NAMES.contains(&&***text) && !said.contains(id)
+    });
+    ends.extend(named.map(|(id, _)| id));
     Ok(ends)
 }
 
@@ -145,7 +147,7 @@ fn one_per_token<T>(key: &str, values: Vec<T>, tokens: usize) -> Result<Vec<T>, 
 }
 
 /// Everything that text becomes token ids by.
-pub(super) fn canonical(vocabulary: &GgufVocabulary) -> Vec<u8> {
+pub(super) fn canonical(vocabulary: &GgufVocabulary) -> Canon {
     let number = |canon: Canon, id: u32| canon.number("", id as usize);
     let types: Vec<u8> = vocabulary.token_types.iter().flat_map(|id| id.to_le_bytes()).collect();
     let swallow: Vec<u8> = vocabulary.swallow.iter().flat_map(|id| id.to_le_bytes()).collect();
@@ -164,5 +166,4 @@ pub(super) fn canonical(vocabulary: &GgufVocabulary) -> Vec<u8> {
             canon.number("", add.into())
         })
         .bytes("swallow", &swallow)
-        .finish()
 }

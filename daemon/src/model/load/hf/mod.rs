@@ -39,7 +39,7 @@ impl Directory {
         let tensors = Tensors::open(self, plan.family.name(), quantization, packing)?;
         let quantisation = name.unwrap_or_else(|| tensors.commonest_type().to_owned());
         Ok(Checkpoint {
-            vocabulary_digest_input: vocabulary.canonical(),
+            tokenizer: vocabulary.canonical().digest("tokenizer"),
             architecture: plan.family.name().into(),
             weights: plan.weights(tensors)?,
             vocabulary: Vocabulary::HuggingFace(vocabulary),

@@ -128,7 +128,7 @@ fn check_count(config: &GptConfig, manifest: &[Entry]) -> Result<(), LoadError> 
 fn checkpoint(config: GptConfig, tensors: &Tensors<'_>) -> Result<Checkpoint, LoadError> {
     let quantisation = tensors.body.layout().name().to_owned();
     Ok(Checkpoint {
-        vocabulary_digest_input: Canon::default().text("vocabulary", "bytes").finish(),
+        tokenizer: Canon::default().text("vocabulary", "bytes").digest("tokenizer"),
         weights: Weights::Gpt(weights(config, tensors)?),
         vocabulary: Vocabulary::Bytes,
         format: "tinygpt",

@@ -150,7 +150,7 @@ fn the_vocabulary_is_taken_whole() {
 fn every_number_that_changes_the_arithmetic_changes_the_digest_input() {
     let digests = |file: &File| {
         let checkpoint = read(&file.bytes()).unwrap();
-        (checkpoint.weights.config_digest_input(), checkpoint.vocabulary_digest_input)
+        (checkpoint.weights.config_digest_input(), checkpoint.tokenizer)
     };
     let (config, vocabulary) = digests(&llama());
     for (key, value) in [
