@@ -9,6 +9,11 @@ GOLDEN is the folder of golden files, of which hf/* are read. FOLDER gets, for e
     NAME-TYPE.gguf             its matrices quantised
     NAME-TYPE.plain.gguf       the same, each matrix as the gguf package dequantises it, in F32
 
+for variants that GOLDEN has no case of
+
+    NAME.gguf                  a checkpoint with another configuration or another head
+    NAME.logits.npy            what it computes after the last 8 tokens of its prompt, by `reference`
+
 and last of all `complete`. Rows that no block fits stay BF16.
 
 numpy and gguf come from PyPI, into an environment in FOLDER, unless this Python has them.
@@ -40,6 +45,14 @@ TYPES = {
     "gemma3": ["Q8_0"],
     "phi3": ["Q4_0", "MXFP4"],
     "gpt2": ["Q5_1"],
+}
+
+#: Variants: (GGUF's name, the folder of golden/hf, what its configuration has instead)
+VARIANTS = {
+    # llama.cpp leaves every fourth layer without positions, whatever the checkpoint says.
+    "smollm3": ("smollm3", "smollm3", {"no_rope_layers": [1, 1, 1, 0]}),
+    "phi3-long": ("phi3", "phi3", {"rope_scaling": "longrope", "original_max_position_embeddings": 64}),
+    "phi3-short": ("phi3", "phi3", {"rope_scaling": "longrope", "original_max_position_embeddings": 512}),
 }
 
 #: Our names of tensors by those of a Llama's checkpoint.
@@ -92,19 +105,38 @@ def main(golden: Path, folder: Path) -> None:
         for kind in TYPES.get(name, []):
             model.write(folder / f"{name}-{kind}.gguf", kind)
             model.write(folder / f"{name}-{kind}.plain.gguf", kind, plain=True)
+    for name, (architecture, source, changes) in VARIANTS.items():
+        check_reference(golden / "hf" / source)
+        model = Model(golden / "hf" / source, architecture, longrope(changes))
+        model.write(folder / f"{name}.gguf")
+        np.save(folder / f"{name}.logits.npy", reference(model.config, golden / "hf" / source))
+    write_head(golden / "hf" / "gpt2", folder / "gpt2-head.gguf")
     stamp.write_bytes(Path(__file__).read_bytes())
+
+
+def longrope(changes: dict) -> dict:
+    if "rope_scaling" not in changes:
+        return changes
+    short, long = ([1 + i / step for i in range(16)] for step in (64, 8))
+    return changes | {"rope_scaling": {"type": "longrope", "short_factor": short, "long_factor": long}}
+
+
+def write_head(source: Path, path: Path) -> None:
+    """A GPT-2 whose head is its embedding with each row one further down."""
+    model = Model(source, "gpt2")
+    model.tensors["output.weight"] = np.roll(model.tensors["token_embd.weight"], 1, axis=0)
+    model.write(path)
 
 
 class Model:
     """A checkpoint under GGUF's names and in GGUF's order of rows."""
 
-    def __init__(self, source: Path, architecture: str):
+    def __init__(self, source: Path, architecture: str, changes: dict = {}):
         self.architecture = architecture
-        self.config = json.loads((source / "config.json").read_text())
+        self.config = json.loads((source / "config.json").read_text()) | changes
         self.tokenizer = json.loads((source / "tokenizer.json").read_text())
         self.tensors = dict(self.renamed(*item) for item in read(source / "model.safetensors"))
-        if (factors := rope_factors(self.config)) is not None:
-            self.tensors["rope_freqs.weight"] = factors
+        self.tensors |= rope_factors(self.config)
 
     def renamed(self, name: str, values):
         config = self.config
@@ -116,7 +148,7 @@ class Model:
         else:
             prefix = ""
         ours = names[stem]
-        if self.architecture == "llama" and ours in ("attn_q", "attn_k"):
+        if self.architecture in ("llama", "smollm3") and ours in ("attn_q", "attn_k"):
             key = "num_attention_heads" if ours == "attn_q" else "num_key_value_heads"
             values = interleaved(values, config[key])
         if self.architecture == "gpt2" and stem.split(".")[-1].startswith("c_") and suffix == "weight":
@@ -171,6 +203,9 @@ class Model:
         writer.add_head_count_kv(config["num_key_value_heads"])
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
         writer.add_rope_freq_base(config["rope_theta"])
+        if (scaling := config.get("rope_scaling")) and scaling.get("type") == "longrope":
+            writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+            writer.add_rope_scaling_attn_factors(frequencies(config)[1])
         if "head_dim" in config:
             writer.add_key_length(config["head_dim"])
             writer.add_value_length(config["head_dim"])
@@ -188,7 +223,7 @@ class Model:
             tokens[token["id"]] = (token["content"], gguf.TokenType.CONTROL)
         texts, kinds = zip(*(tokens[id] for id in range(len(tokens))))
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("llama-bpe" if self.config.get("rope_scaling") else "gpt-2")
+        writer.add_tokenizer_pre("llama-bpe" if "rope_freqs.weight" in self.tensors else "gpt-2")
         writer.add_token_list(list(texts))
         writer.add_token_types(list(kinds))
         writer.add_token_merges([" ".join(pair) for pair in self.tokenizer["model"]["merges"]])
@@ -220,18 +255,85 @@ def interleaved(rows, heads: int):
     return rows.reshape(heads, 2, n // heads // 2, k).swapaxes(1, 2).reshape(n, k)
 
 
-def rope_factors(config: dict):
-    """Llama 3's scaling, as what each frequency is divided by."""
+def rope_factors(config: dict) -> dict:
+    """What each frequency is divided by, as a file has it: for Llama 3's scaling, or Phi-3's."""
     scaling = config.get("rope_scaling")
     if scaling is None:
-        return None
+        return {}
+    if scaling.get("type") == "longrope":
+        names = {"rope_factors_short.weight": "short_factor", "rope_factors_long.weight": "long_factor"}
+        return {ours: np.array(scaling[theirs], np.float32) for ours, theirs in names.items()}
     original, factor = scaling["original_max_position_embeddings"], scaling["factor"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     dim = config["head_dim"]
     frequencies = config["rope_theta"] ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
     turns = original * frequencies / (2 * np.pi)
     smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    return {"rope_freqs.weight": (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)}
+
+
+def head_dim(config: dict) -> int:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def frequencies(config: dict):
+    """How fast each pair of a head's elements turns, and how much all of them grow, as the papers have it."""
+    dim = head_dim(config)
+    turns = config["rope_theta"] ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
+    if not (scaling := config.get("rope_scaling")):
+        return turns, 1.0
+    context, original = config["max_position_embeddings"], config["original_max_position_embeddings"]
+    if context <= original:
+        return turns / np.array(scaling["short_factor"]), 1.0
+    growth = np.sqrt(1 + np.log(context / original) / np.log(original))
+    return turns / np.array(scaling["long_factor"]), float(growth)
+
+
+def reference(config: dict, source: Path):
+    """The logits after the last 8 tokens of a checkpoint's prompt, in float64 from its own tensors."""
+    prompt = json.loads((source / "case.json").read_text())["prompt_ids"]
+    tensors = {name: values.astype(np.float64) for name, values in read(source / "model.safetensors")}
+    heads, shared, dim = config["num_attention_heads"], config["num_key_value_heads"], head_dim(config)
+    turns, growth = frequencies(config)
+    angles = np.outer(np.arange(len(prompt)), np.concatenate([turns, turns]))
+    cos, sin = growth * np.cos(angles), growth * np.sin(angles)
+
+    def norm(x, name):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config["rms_norm_eps"]) * tensors[f"{name}.weight"]
+
+    def turned(x):
+        return x * cos + np.concatenate([-x[..., dim // 2 :], x[..., : dim // 2]], -1) * sin
+
+    def projected(x, layer, names, fused, sizes):
+        if (weight := tensors.get(f"{layer}.{fused}.weight")) is not None:
+            return np.split(x @ weight.T, np.cumsum(sizes)[:-1], -1)
+        return [x @ tensors[f"{layer}.{name}.weight"].T for name in names]
+
+    x = tensors["model.embed_tokens.weight"][prompt]
+    hidden = np.triu(np.full((len(prompt), len(prompt)), -np.inf), 1)
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        names, sizes = [f"self_attn.{name}_proj" for name in "qkv"], [heads * dim, shared * dim, shared * dim]
+        parts = projected(norm(x, f"{layer}.input_layernorm"), layer, names, "self_attn.qkv_proj", sizes)
+        q, k, v = (part.reshape(len(prompt), -1, dim).swapaxes(0, 1) for part in parts)
+        if config.get("no_rope_layers", [1] * (number + 1))[number]:
+            q, k = turned(q), turned(k)
+        k, v = (np.repeat(part, heads // shared, axis=0) for part in (k, v))
+        scores = q @ k.swapaxes(1, 2) / np.sqrt(dim) + hidden
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        attended = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(len(prompt), -1)
+        x = x + attended @ tensors[f"{layer}.self_attn.o_proj.weight"].T
+        inner, names = norm(x, f"{layer}.post_attention_layernorm"), ["mlp.gate_proj", "mlp.up_proj"]
+        gate, up = projected(inner, layer, names, "mlp.gate_up_proj", [config["intermediate_size"]] * 2)
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ tensors[f"{layer}.mlp.down_proj.weight"].T
+    head = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
+    return (norm(x[-8:], "model.norm") @ head.T).astype(np.float32)
+
+
+def check_reference(source: Path) -> None:
+    """Unchanged, a checkpoint must compute what its golden case says."""
+    found = reference(json.loads((source / "config.json").read_text()), source)
+    assert np.abs(found - np.load(source / "logits_last8.npy")).max() < 1e-3, source
 
 
 def with_packages(folder: Path) -> None:

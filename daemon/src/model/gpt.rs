@@ -1,5 +1,5 @@
 //! TinyGPT's from-scratch architecture and GPT-2: pre-LayerNorm blocks, learned absolute
-//! positions, biases everywhere, GELU, tied head.
+//! positions, biases everywhere, GELU, a head that is usually the embedding.
 
 use tinygpt_kernels::Matrix;
 
@@ -74,6 +74,7 @@ impl GptWeights {
             token_embedding: executor.matrix(self.token_embedding)?,
             position_embedding: executor.vector(self.position_embedding)?,
             final_norm: self.final_norm.place(executor)?,
+            head: self.head.map(|head| executor.matrix(head)).transpose()?,
             blocks: self
                 .blocks
                 .into_iter()
@@ -85,7 +86,7 @@ impl GptWeights {
     pub(super) fn matrices(&self) -> Vec<&Matrix> {
         let linears = self.blocks.iter().flat_map(GptBlock::linears);
         let blocks = linears.map(|linear| &linear.weight);
-        std::iter::once(&self.token_embedding).chain(blocks).collect()
+        std::iter::once(&self.token_embedding).chain(&self.head).chain(blocks).collect()
     }
 
     pub(super) fn vectors(&self) -> Vec<&[f32]> {
@@ -171,7 +172,8 @@ impl<E: Executor> Model for Gpt<E> {
 
     fn head(&self, hidden: &[f32]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
-        e.logits(hidden, weights.config.width, &weights.token_embedding)
+        let head = weights.head.as_ref().unwrap_or(&weights.token_embedding);
+        e.logits(hidden, weights.config.width, head)
     }
 
     fn tier(&self) -> Option<&Tier> {

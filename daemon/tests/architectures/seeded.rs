@@ -167,6 +167,7 @@ pub(crate) fn gpt(config: GptConfig, kept: Kept) -> GptWeights {
         token_embedding: seeded.matrix(1, config.vocab, width),
         position_embedding: noise(2, config.context * width, 0.5),
         final_norm: norm(3, width, true),
+        head: None,
         blocks: (0..config.layers).map(block).collect(),
         config,
     }

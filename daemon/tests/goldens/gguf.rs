@@ -120,3 +120,32 @@ fn quantised_matrices_compute_what_they_do_as_plain_numbers() {
         check_fast(name, &file, &prompt, &expected);
     }
 }
+
+/// What no checkpoint has as it is.
+#[test]
+fn variants_compute_what_their_definition_says() {
+    for (name, source) in [("smollm3", "smollm3"), ("phi3-long", "phi3"), ("phi3-short", "phi3")] {
+        let Some(file) = gguf_case(&format!("{name}.gguf")) else { return };
+        let Some(expected) = gguf_case(&format!("{name}.logits.npy")) else { return };
+        let Some((prompt, unchanged, _)) = hugging_face(source) else { return };
+        let expected = npy(&expected);
+        assert!(distance(&unchanged, &expected) > 10.0 * TOLERANCE, "{name} is no variant");
+        for mut runner in Runner::everywhere(&file) {
+            let error = distance(&runner.feed(&prompt, 8).concat(), &expected);
+            assert!(error <= TOLERANCE, "{name}: {error}");
+        }
+    }
+}
+
+/// It is the embedding with each row one further down, so the logits are, too.
+#[test]
+fn gpt2_may_have_a_head_of_its_own() {
+    let Some(file) = gguf_case("gpt2-head.gguf") else { return };
+    let Some((prompt, logits, _)) = hugging_face("gpt2") else { return };
+    for mut runner in Runner::everywhere(&file) {
+        for (found, expected) in runner.feed(&prompt, 8).iter().zip(logits.chunks_exact(512)) {
+            let rolled = [&expected[511..], &expected[..511]].concat();
+            assert!(distance(found, &rolled) <= TOLERANCE);
+        }
+    }
+}

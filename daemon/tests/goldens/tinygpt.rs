@@ -1,8 +1,9 @@
-//! A model that TinyGPT itself trained and ran, in its three bodies, at every position.
+//! A model that TinyGPT itself trained and ran, in its three bodies, at every position; and models of
+//! which parts of the format make use that that one does not.
 
 use serde_json::Value;
 
-use crate::files::{find, ids, json, npz, read};
+use crate::files::{find, ids, json, npy, npz, read};
 use crate::runner::{Runner, argmax, distance, margin};
 
 const TOLERANCE: f32 = 2e-4;
@@ -60,4 +61,17 @@ fn the_int4_body_computes_what_tinygpt_computes() {
 fn the_fp32_body_computes_what_tinygpt_computes() {
     let Some(path) = find("tinygpt/tiny/model.tinygpt") else { return };
     check("fp32", &std::fs::read(path).unwrap());
+}
+
+/// Models with experts, with heads of keys and values that are shared, and with a window.
+#[test]
+fn experts_compute_what_their_definition_says() {
+    let prompt = ids(&json("tinygpt/experts/prompt.json"));
+    for name in ["top1", "top2"] {
+        let expected = npy(&read(&format!("tinygpt/experts/{name}.logits.npy")));
+        for mut runner in Runner::everywhere(&read(&format!("tinygpt/experts/{name}.tinygpt"))) {
+            let error = distance(&runner.feed(&prompt, prompt.len()).concat(), &expected);
+            assert!(error <= TOLERANCE, "{name}: {error}");
+        }
+    }
 }

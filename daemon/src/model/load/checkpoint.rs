@@ -96,7 +96,7 @@ impl Norm {
     }
 }
 
-/// Weights of a GPT model; the output head is the token embedding.
+/// Weights of a GPT model.
 #[derive(Debug)]
 pub struct GptWeights<M = Matrix, V = Vec<f32>> {
     /// Its dimensions.
@@ -107,6 +107,8 @@ pub struct GptWeights<M = Matrix, V = Vec<f32>> {
     pub position_embedding: V,
     /// Before the head.
     pub final_norm: Norm<V>,
+    /// `[V, C]`; `None` means the token embedding is the head.
+    pub head: Option<M>,
     /// L of them.
     pub blocks: Vec<GptBlock<M, V>>,
 }

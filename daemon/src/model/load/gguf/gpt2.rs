@@ -39,10 +39,11 @@ pub(super) fn weights(
     let token_embedding = tensors.matrix("token_embd.weight", vocab, width)?;
     let position_embedding = tensors.plain("position_embd.weight", &[context, width])?;
     let final_norm = tensors.layer_norm("output_norm", width)?;
+    let head = tensors.optional_matrix("output.weight", vocab, width)?;
     let blocks = (0..layers).map(|layer| block(&config, &mut tensors, layer));
     let blocks = blocks.collect::<Result<_, _>>()?;
     tensors.finish()?;
-    Ok(GptWeights { config, token_embedding, position_embedding, final_norm, blocks })
+    Ok(GptWeights { config, token_embedding, position_embedding, final_norm, head, blocks })
 }
 
 fn block(

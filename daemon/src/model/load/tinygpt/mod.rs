@@ -145,6 +145,7 @@ fn weights(config: GptConfig, tensors: &Tensors<'_>) -> Result<GptWeights, LoadE
         token_embedding: tensors.rows("token_embedding.weight", vocab, width)?,
         position_embedding: tensors.values("position_embedding.weight", &[context, width])?,
         final_norm: tensors.norm("ln_final", width)?,
+        head: None,
         blocks: blocks.collect::<Result<_, _>>()?,
         config,
     })

@@ -65,6 +65,7 @@ pub(super) fn weights(
         token_embedding: tensors.matrix(&format!("{prefix}wte.weight"), vocab, width)?,
         position_embedding: tensors.table(&format!("{prefix}wpe.weight"), context, width)?,
         final_norm: tensors.layer_norm(&format!("{prefix}ln_f"), width)?,
+        head: None,
         blocks,
         config,
     })
