@@ -5,6 +5,7 @@ Those of `store` are heads of what a daemon wrote: fuzz/make_seeds.py [CACHE_DIR
 """
 
 import json
+import math
 import struct
 import sys
 from pathlib import Path
@@ -118,6 +119,82 @@ def peft() -> bytes:
     return struct.pack("<H", len(config)) + config + struct.pack("<Q", len(tensors)) + tensors + bytes(1152)
 
 
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [{"id": 7, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": True,
+                      "normalized": False, "special": True}],
+    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+    "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\\d+(?!x)"}, "behavior": "Isolated", "invert": False},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]}}},
+    "decoder": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+              "vocab": {"<unk>": 0, "a": 1, "b": 2, "ab": 3, "\u2581": 4, "\u2581ab": 5, "<0x0A>": 6},
+              "merges": [["a", "b"], ["\u2581", "ab"]]},
+}
+LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTE_LEVEL = {
+    "version": "1.0", "added_tokens": [], "normalizer": {"type": "NFC"},
+    "pre_tokenizer": LEVEL, "post_processor": LEVEL, "decoder": LEVEL,
+    "model": {"type": "BPE", "ignore_merges": True, "vocab": {"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u010a": 4},
+              "merges": ["a b"]},
+}
+
+
+def compact(value) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def safetensors(tensors: dict[str, tuple[str, list[int]]]) -> bytes:
+    sizes = {"BF16": 2, "F32": 4, "U32": 4}
+    head, end = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        begin = end
+        end += sizes[dtype] * math.prod(shape)
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    head = compact(head)
+    return struct.pack("<Q", len(head)) + head + bytes(end)
+
+
+def layer(width: int, norms=(), head_norms=0, fused=False) -> dict[str, list[int]]:
+    shapes = {name: [width] for name in ("input_layernorm", "post_attention_layernorm", *norms)}
+    shapes |= {f"self_attn.{name}_norm": [head_norms] for name in "qk" if head_norms}
+    if fused:
+        shapes |= {"self_attn.qkv_proj": [3 * width, width], "mlp.gate_up_proj": [2 * width, width]}
+    else:
+        shapes |= {f"self_attn.{name}_proj": [width, width] for name in "qkv"}
+        shapes |= {f"mlp.{name}_proj": [width, width] for name in ("gate", "up")}
+    shapes |= {"self_attn.o_proj": [width, width], "mlp.down_proj": [width, width]}
+    return {f"model.layers.0.{name}.weight": shape for name, shape in shapes.items()}
+
+
+def directory(kind: str, more: dict = {}, tokenizer=TOKENIZER, width=8, quantised=False, **parts) -> bytes:
+    config = {"model_type": kind, "vocab_size": 8, "hidden_size": width, "intermediate_size": width,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+              "max_position_embeddings": 32, "tie_word_embeddings": True} | more
+    tensors = {"model.embed_tokens.weight": [8, width], "model.norm.weight": [width]} | layer(width, **parts)
+    stored = {}
+    for name, shape in tensors.items():
+        if quantised and len(shape) == 2:
+            stored[name] = ("U32", [shape[0], shape[1] // 8])
+            for part in ("scales", "biases"):
+                stored[name.replace("weight", part)] = ("BF16", [shape[0], shape[1] // 32])
+        else:
+            stored[name] = ("BF16", shape)
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": {"content": "<s>"},
+                "added_tokens_decoder": {"7": {"content": "<s>"}}}
+    settings = settings if tokenizer is TOKENIZER else {}
+    return b"\x1e".join([compact(config), compact(tokenizer), compact(settings), safetensors(stored)])
+
+
+def texts(choice: int, text: str, tokens: bytes, merges: bytes = b"") -> bytes:
+    return bytes([choice]) + b"\x1e".join([text.encode(), tokens, merges])
+
+
 def frames() -> bytes:
     """A request whose authority is an encoded path: settings, headers, data."""
     field = b"run%2Fx%2Ft.sock"
@@ -133,13 +210,13 @@ def write(target: str, name: str, seed: bytes) -> None:
 
 
 def heads(cache: Path) -> None:
-    kinds = {"tgkv": PAGE, "tgrec": 1024, "tgfp": 4096}
-    for kind, (end, most) in enumerate(kinds.items()):
+    kinds = {"tgkv": ("segment", PAGE), "tgrec": ("record", 1024), "tgfp": ("digests", 4096)}
+    for kind, (end, (name, most)) in enumerate(kinds.items()):
         for number, path in enumerate(sorted(cache.rglob(f"*.{end}"))[:2]):
             head = path.read_bytes()[:most]
             # Zeros fill a segment's head up to its data.
             head = head.rstrip(b"\0") if most == PAGE else head
-            write("store", f"{number}.{end}", bytes([kind]) + head)
+            write("store", f"{name}-{number}", bytes([kind]) + head)
 
 
 if __name__ == "__main__":
@@ -155,6 +232,23 @@ if __name__ == "__main__":
     write("model", "fp16.tinygpt", tinygpt())
     write("adapter", "tiny.lora", lora())
     write("adapter", "peft", peft())
+    longrope = {"type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.0]}
+    write("directory", "llama", directory("llama", {"rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}}))
+    write("directory", "mlx", directory("llama", {"quantization": {"bits": 4, "group_size": 32}}, width=32, quantised=True))
+    write("directory", "qwen3", directory("qwen3", {"head_dim": 4}, BYTE_LEVEL, head_norms=4))
+    write("directory", "phi3", directory("phi3", {"original_max_position_embeddings": 16, "rope_scaling": longrope}, fused=True))
+    write("directory", "gemma3", directory("gemma3_text", {
+        "head_dim": 4, "query_pre_attn_scalar": 4, "sliding_window": 8, "sliding_window_pattern": 2,
+        "hidden_activation": "gelu_pytorch_tanh"}, head_norms=4,
+        norms=("pre_feedforward_layernorm", "post_feedforward_layernorm")))
+    write("safetensors", "tensors", safetensors({"a": ("BF16", [2, 3]), "b": ("F32", []), "c": ("U32", [0, 4])}))
+    write("tokenizer", "pieces.json", texts(0, " ab12x\nab<s> c", compact(TOKENIZER)))
+    write("tokenizer", "bytes.json", texts(0, "ab ab\n\u00e9", compact(BYTE_LEVEL)))
+    write("tokenizer", "bpe", texts(1, "ab<s> a12", "\n".join(["1a", "1b", "1ab", "1\u0120", "3<s>", "11", "12"]).encode(), b"a b"))
+    write("tokenizer", "scores", texts(128 + 3, "ab<s> \u2581a\u00e9", "\n".join(
+        ["2<unk>", "3<s>", "6<0xC3>", "6<0xA9>", "1a", "!b", "#ab", "(\u2581ab"]).encode()))
     write("authority", "request", frames())
     if len(sys.argv) > 1:
         heads(Path(sys.argv[1]))

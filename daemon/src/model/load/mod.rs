@@ -16,6 +16,8 @@ mod config;
 mod cursor;
 mod error;
 mod files;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod ggml;
 mod gguf;
 mod glimpse;
