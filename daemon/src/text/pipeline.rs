@@ -1,7 +1,7 @@
 //! The tokenizer that a `tokenizer.json` describes, run by the library that defines the format.
 //!
 //! Ids are the library's, whatever the file puts together: normalisers, ways of cutting, models,
-//! names of tokens. Only the tokens and merges of byte-pair models are kept otherwise ([`Model`]).
+//! names of tokens. Only the tokens and merges of byte-pair models are kept otherwise (`Model`).
 //! Two things are done here. What the library would put around a text is found
 //! out once and left to the one owner of the beginning token. And the bytes of each token are
 //! taken from the decoder's rules, so that any sequence of ids has a text, piece by piece: a token

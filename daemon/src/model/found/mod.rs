@@ -1,7 +1,7 @@
 //! Models on this machine that nobody has named: where they lie, what they are, and whether they
 //! could be served.
 //!
-//! A [`Search`] walks the folders of [`Places`] and lists [`Candidate`]s by what folders and files
+//! A search walks the folders of [`Places`] and lists [`Candidate`]s by what folders and files
 //! are called. An [`Outline`] is what loading one would give, but for its weights: heads are read by
 //! the readers that load models, so whoever could not be served is told in the words that loading
 //! has for it.
