@@ -99,10 +99,17 @@ fn open_store(
 /// Ends at the first signal that asks the daemon to end; the second ends the process on the spot.
 fn shutdown() -> anyhow::Result<impl Future<Output = ()>> {
     let mut signals = Signals::new().context("cannot listen for signals")?;
+    survive_size_limits().context("cannot listen for signals")?;
     Ok(async move {
         signals.next().await;
         std::thread::spawn(end_at_next_signal);
     })
+}
+
+/// A write beyond a limit of the process on the size of files then fails like one on a full disk:
+/// the signal that comes with it ends a process that does not listen.
+fn survive_size_limits() -> std::io::Result<()> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop)
 }
 
 /// On a thread and a runtime of its own: the daemon's may be gone by then, while `main` waits for

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use tinygpt_tests::process::{Home, Started, until};
 use tinygpt_tests::seeded::Shape;
@@ -101,4 +102,25 @@ fn without_room_on_the_disk_or_a_wish_for_it_nothing_is_packed_and_all_is_served
     }
     let log = fs::read_to_string(home.path("log")).unwrap();
     assert_eq!(log.matches("a side file was not written").count(), 2, "{log}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_a_full_disk_and_not_the_end() {
+    let home = home();
+    let daemon = home.daemon();
+    let mut limited = Command::new("sh");
+    home.settle(&mut limited);
+    limited.args(["-c", "ulimit -f 1000 && exec \"$0\" \"$@\""]).stderr(home.log());
+    limited
+        .arg(daemon.get_program())
+        .args(daemon.get_args())
+        .arg("--model")
+        .arg(home.path("model"));
+    let mut started = Started::new(&mut limited);
+    let _ = home.run(&["wait", "--ready"]).ok();
+    let log = || fs::read_to_string(home.path("log")).unwrap();
+    until("not written", || log().contains("a side file was not written"));
+    assert!(!answer(&home).is_empty());
+    assert!(files(&home, ".tgpk").is_empty() && files(&home, ".tmp").is_empty());
+    assert_eq!(started.terminate().code(), Some(0));
 }

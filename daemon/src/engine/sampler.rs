@@ -75,6 +75,8 @@ fn penalise(logits: &mut [f32], sampling: &Sampling, prompt: &[u32], generated: 
     for (id, bias) in &sampling.logit_bias {
         logits[*id as usize] += bias;
     }
+    // A token may be ruled out, but none is infinitely likely: nothing could be compared with it.
+    logits.iter_mut().filter(|logit| **logit > f32::MAX).for_each(|logit| *logit = f32::MAX);
 }
 
 fn forbid(logits: &mut [f32], sampling: &Sampling) {
@@ -246,6 +248,16 @@ mod tests {
             open
         });
         kept.map(|(id, _)| *id).collect()
+    }
+
+    #[test]
+    fn a_penalty_that_makes_logits_infinite_leaves_tokens_to_draw() {
+        let repetition_penalty = f32::MIN_POSITIVE;
+        for temperature in [1.0, 0.01] {
+            let sampling = Sampling { repetition_penalty, temperature, ..Sampling::greedy(1) };
+            let drawn = choose(&[9.0, 8.0, 1.0], &sampling, &[0, 1], &[], 7).id;
+            assert!(drawn < 2, "{drawn}");
+        }
     }
 
     #[test]

@@ -51,10 +51,12 @@ pub(super) enum Unwritten {
 impl Unwritten {
     /// Whether the disk has no room, which more writing would not change.
     pub(super) fn is_full(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match self {
             Self::Floor { .. } => true,
-            Self::Io(error) => matches!(error.kind(), StorageFull | QuotaExceeded),
+            Self::Io(error) => {
+                matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+            }
             _ => false,
         }
     }

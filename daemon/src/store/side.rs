@@ -123,8 +123,12 @@ impl Shared {
         self.root().join(side_name(key))
     }
 
-    /// Maps a side file. `None` when there is none that the system can map; it is dropped then.
+    /// Maps a side file. `None` when there is none that the system can map, or that fits the quota,
+    /// which may have been larger when it was written; it is dropped then.
     pub(super) fn map_side(&self, key: ShortKey) -> Option<Arc<Map>> {
+        self.keep_side_quota(0)
+            .inspect_err(|error| tracing::warn!(%error, "side files do not fit into the budget"))
+            .ok()?;
         self.catalogue().sides.named.get(&key)?;
         let path = self.side_path(key);
         let mapped = file::open(&path).and_then(|file| {

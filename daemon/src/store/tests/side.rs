@@ -88,6 +88,21 @@ fn side_files_hold_half_of_the_budget_at_most() {
 }
 
 #[test]
+fn a_side_file_for_which_a_smaller_budget_has_no_room_is_not_mapped() {
+    let mut kit = Kit::new();
+    kit.keep(1, 9_000);
+    kit.keep(2, 9_000);
+    kit.settings.disk_budget = 20_000;
+    kit.reopen();
+    assert!(kit.handle.side(ShortKey(2)).is_some());
+    assert_eq!([1, 2].map(|key| kit.has(key)), [false, true]);
+    kit.settings.disk_budget = 10_000;
+    kit.reopen();
+    assert!(kit.handle.side(ShortKey(2)).is_none());
+    assert!(!kit.has(2));
+}
+
+#[test]
 fn a_side_file_in_use_is_not_evicted_and_counts_for_as_long_as_it_is_mapped() {
     let kit = Kit::with(|settings, _| settings.disk_budget = 20_000);
     kit.keep(1, 6_000);
