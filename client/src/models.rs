@@ -34,8 +34,8 @@ const COLUMNS: [&str; 11] = [
 /// List the daemon's models and what their KV costs, and the models that lie on this machine
 ///
 /// The daemon looks into the folders that it was told of with --models-dir, into Hugging Face's
-/// cache, and into LM Studio's and Ollama's folders. NAME is what `tinygptd --model` takes. SERVABLE says why a model cannot be served; one with a
-/// star is one of the daemon's.
+/// cache, and into LM Studio's and Ollama's folders. NAME is what `tinygptd --model` takes.
+/// SERVABLE says why a model cannot be served; one with a star is one of the daemon's.
 #[derive(Debug, Args)]
 pub(crate) struct ModelsArgs {
     /// List only those that the daemon serves

@@ -290,8 +290,12 @@ impl Engine {
                 let _ = reply.send(self.remove(&what));
             }
             Message::Vocabulary(generation, reply) => {
-                let current = generation == self.generation;
-                let _ = reply.send(current.then(|| self.loaded.vocabulary.take()).flatten());
+                let asked = generation == self.generation;
+                let asked = asked.then(|| self.loaded.vocabulary.take()).flatten();
+                // Whoever asks again finds what an asker that is gone did not take.
+                if let Err(mpsc::SendError(Some(unheard))) = reply.send(asked) {
+                    self.loaded.vocabulary = Some(unheard);
+                }
             }
             Message::Explain(question, reply) => self.explain(*question, reply),
             Message::Glimpsed(glimpsed) => self.explained(glimpsed.0, &glimpsed.1),
@@ -325,7 +329,7 @@ impl Engine {
     /// Notices that the model file was changed under its name.
     fn watch_source(&mut self) {
         if !self.stale && self.loaded.is_stale() {
-            tracing::warn!(model = self.source.name, "the model file changed: reloading");
+            tracing::warn!(model = self.source.name, "a file changed: reloading");
             self.stale = true;
             self.state.send_replace(State::Loading);
         }

@@ -10,7 +10,7 @@ pub(super) struct Carried(Vec<Vec<usize>>);
 
 impl Carried {
     /// Takes in the rows of a pass.
-    pub(super) fn load(&mut self, batch: &Batch) {
+    pub(super) fn fill(&mut self, batch: &Batch) {
         self.0.iter_mut().for_each(Vec::clear);
         for (slice, adapter) in batch.slices.iter().zip(&batch.adapters) {
             let Some(AdapterId(adapter)) = *adapter else { continue };

@@ -85,11 +85,9 @@ pub trait Executor: Debug {
     #[expect(clippy::missing_errors_doc, reason = "above")]
     fn vector(&self, numbers: Vec<f32>) -> Result<Self::Vector, DeviceError>;
 
-    /// Begins a pass over `batch`: from now on products know which rows carry which adapter.
-    fn begin(&self, batch: &Batch);
-
-    /// The rows `[T][C]` of an embedding matrix `[V][C]`.
-    fn embed(&self, tokens: &[u32], embedding: &Self::Matrix) -> Self::Rows<'_>;
+    /// Begins a pass over `batch` with its tokens' rows `[T][C]` of an embedding matrix `[V][C]`:
+    /// from then on products know which rows carry which adapter.
+    fn embed(&self, batch: &Batch, embedding: &Self::Matrix) -> Self::Rows<'_>;
 
     /// `x += table[position]`, `x [T][C]` and `table [positions][C]`.
     fn add_learned(

@@ -124,9 +124,8 @@ impl<E: Executor> Model for Gemma<E> {
 
     fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
-        e.begin(batch);
         let angles = e.angles(&self.ropes, positions(batch, kv));
-        let mut x = e.embed(&batch.tokens, &weights.token_embedding);
+        let mut x = e.embed(batch, &weights.token_embedding);
         e.scale(&mut x, weights.config.embedding_scale);
         for layer in 0..weights.blocks.len() {
             self.block(layer, &mut x, &angles, batch, kv);

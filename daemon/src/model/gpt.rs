@@ -160,8 +160,7 @@ impl<E: Executor> Model for Gpt<E> {
 
     fn forward(&self, batch: &Batch, kv: &mut [&mut KvSeq]) -> Result<Buffer<'_>, DeviceError> {
         let (e, weights) = (&self.executor, &self.weights);
-        e.begin(batch);
-        let mut x = e.embed(&batch.tokens, &weights.token_embedding);
+        let mut x = e.embed(batch, &weights.token_embedding);
         e.add_learned(&mut x, &weights.position_embedding, positions(batch, kv));
         for layer in 0..weights.blocks.len() {
             self.block(layer, &mut x, batch, kv);

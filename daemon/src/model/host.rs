@@ -113,13 +113,10 @@ impl Executor for Host {
         Ok(numbers)
     }
 
-    fn begin(&self, batch: &Batch) {
-        self.carried.borrow_mut().load(batch);
-    }
-
-    fn embed(&self, tokens: &[u32], embedding: &Matrix) -> Buffer<'_> {
-        let mut out = self.buffer(tokens.len(), embedding.k());
-        for (row, token) in out.chunks_exact_mut(embedding.k()).zip(tokens) {
+    fn embed(&self, batch: &Batch, embedding: &Matrix) -> Buffer<'_> {
+        self.carried.borrow_mut().fill(batch);
+        let mut out = self.buffer(batch.tokens.len(), embedding.k());
+        for (row, token) in out.chunks_exact_mut(embedding.k()).zip(&batch.tokens) {
             embedding.row(*token as usize, row);
         }
         out

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::Mutex;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::{EnvFilter, Registry, reload};
@@ -116,8 +116,8 @@ pub struct Daemon {
     logs: Option<LogFilter>,
     tally: Tally,
     presence: Presence,
-    /// Held by the search for models.
-    searching: Arc<Mutex<()>>,
+    /// One for the search for models.
+    searches: Arc<Semaphore>,
     /// Cancelled by the request to drain.
     drain: CancellationToken,
 }
@@ -138,7 +138,7 @@ impl Daemon {
             logs,
             tally: Tally::default(),
             presence: Presence::default(),
-            searching: Arc::default(),
+            searches: Arc::new(Semaphore::new(1)),
             drain: CancellationToken::new(),
         }
     }

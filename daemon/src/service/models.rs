@@ -271,11 +271,17 @@ impl Readiness {
     async fn build(engine: EngineHandle, info: Arc<ModelInfo>) -> Self {
         let path = info.path.as_ref().map(|path| path.display().to_string());
         let model = path.unwrap_or_else(|| info.name.clone());
-        let built = spawn_blocking(move || match engine.vocabulary(info.generation) {
-            Ok(Some(vocabulary)) => Self::with(info, vocabulary),
-            // It is being loaded anew.
-            Ok(None) | Err(Refused::Silent(_)) => Ok(Self::Loading),
-            Err(_) => Ok(Self::Stopped),
+        let built = spawn_blocking(move || {
+            loop {
+                return match engine.vocabulary(info.generation) {
+                    Ok(Some(vocabulary)) => Self::with(info, vocabulary),
+                    // It is being loaded anew.
+                    Ok(None) => Ok(Self::Loading),
+                    // In the middle of a step or a load that take long.
+                    Err(Refused::Silent(_)) => continue,
+                    Err(_) => Ok(Self::Stopped),
+                };
+            }
         });
         let why = match built.await {
             Ok(Ok(readiness)) => return readiness,

@@ -183,12 +183,9 @@ impl Executor for Device {
         Ok(Tensor::from_vec(numbers, len, self.device())?)
     }
 
-    fn begin(&self, batch: &Batch) {
-        self.carried.borrow_mut().load(batch);
-    }
-
-    fn embed(&self, tokens: &[u32], embedding: &Tensor) -> Rows {
-        let ids = Tensor::new(tokens, self.device());
+    fn embed(&self, batch: &Batch, embedding: &Tensor) -> Rows {
+        self.carried.borrow_mut().fill(batch);
+        let ids = Tensor::new(&*batch.tokens, self.device());
         ids.and_then(|ids| embedding.index_select(&ids, 0)).into()
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::files::ModelFile;
 use super::input::Input;
-use super::{LoadError, OpenError, gguf, hf, tinygpt};
+use super::{OpenError, gguf, hf, tinygpt};
 
 /// What is said of a model, unchecked. Empty or 0 is what nobody says, or nobody understands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ fn of_file(path: &Path) -> Result<Glimpse, OpenError> {
     let glimpse = input.with_head(|head| match head.first_chunk() {
         Some(tinygpt::MAGIC) => tinygpt::glimpse(head, input.len()),
         Some(gguf::MAGIC) => gguf::glimpse(head, input),
-        _ => Err(LoadError::Magic { found: String::new() }),
+        _ => Ok(Glimpse::default()),
     });
     Ok(glimpse?)
 }

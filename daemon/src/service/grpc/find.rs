@@ -24,9 +24,10 @@ use crate::text::Tokenizer;
 const WAITING: usize = 16;
 
 impl Daemon {
-    /// Looks for models, and at each; a client that goes away ends that.
+    /// Looks for models, and at each, one search at a time; a client that goes away ends it before
+    /// the next model.
     pub(super) async fn find(&self) -> Result<Responses<FindResponse>, Refusal> {
-        let turn = self.searching.clone().lock_owned().await;
+        let turn = self.searches.clone().acquire_owned().await.expect("it is never closed");
         let (client, responses) = mpsc::channel(WAITING);
         let (places, served) = (self.facts.places.clone(), self.served_paths());
         let search = move || {

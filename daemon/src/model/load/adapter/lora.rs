@@ -124,9 +124,8 @@ impl Entry {
         };
         let down = transposed(&numbers(&self.lora_a_shape, 1, cursor)?, rank);
         let up = numbers(&self.lora_b_shape, 0, cursor)?;
-        let mut up = transposed(&up, up.len() / rank);
-        up.iter_mut().for_each(|number| *number *= scale);
-        Ok(Change { module: self.name.clone(), place, rank, down, up })
+        let up = transposed(&up, up.len() / rank);
+        Change { module: self.name.clone(), place, rank, down, up }.scaled(scale)
     }
 
     /// Bytes of a matrix of f32 with a rank at `rank_at` of its shape.

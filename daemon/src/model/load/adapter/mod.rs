@@ -103,6 +103,19 @@ impl Adapter {
 }
 
 impl Change {
+    /// The change as it is computed with.
+    fn scaled(mut self, scale: f32) -> Result<Self, LoadError> {
+        if !scale.is_finite() {
+            return Err(LoadError::OutOfRange {
+                what: format!("the scale of \"{}\"", self.module),
+                found: scale.to_string(),
+                expected: "finite".into(),
+            });
+        }
+        self.up.iter_mut().for_each(|number| *number *= scale);
+        Ok(self)
+    }
+
     fn canonical(&self, canon: Canon) -> Canon {
         let numbers = |numbers: &[f32]| identity::of_bytes(bytemuck::cast_slice(numbers)).0;
         let Place { layer, parts } = self.place;

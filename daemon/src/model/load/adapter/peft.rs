@@ -133,10 +133,9 @@ impl Settings {
             let tensor = tensor.ok_or_else(|| LoadError::MissingTensor { tensor: name.clone() })?;
             numbers(name, &tensor, rank_at, rank, input)
         };
-        let (down, mut up) = (take(DOWN, 0)?, take(UP, 1)?);
+        let (down, up) = (take(DOWN, 0)?, take(UP, 1)?);
         let scale = self.scale(module, rank);
-        up.iter_mut().for_each(|number| *number *= scale);
-        Ok(Change { module: module.to_owned(), place, rank, down, up })
+        Change { module: module.to_owned(), place, rank, down, up }.scaled(scale)
     }
 
     fn scale(&self, module: &str, rank: usize) -> f32 {

@@ -113,6 +113,12 @@ fn every_key_that_changes_the_arithmetic_and_is_not_implemented_is_refused_by_na
 }
 
 #[test]
+fn a_scale_that_is_no_number_for_computing_is_refused() {
+    let error = refused("lora_alpha", json!(1e300));
+    assert!(error.contains("the scale of") && error.contains("inf"), "{error}");
+}
+
+#[test]
 fn what_the_configuration_does_not_target_is_no_part_of_the_adapter() {
     let error = refused("target_modules", json!(["q_proj", "own_proj"]));
     assert!(error.contains("down_proj.lora_A.weight"), "{error}");
