@@ -121,12 +121,13 @@ impl DescribedModel {
             ("model.continuing_subword_prefix", &self.continuing_subword_prefix),
             ("model.end_of_word_suffix", &self.end_of_word_suffix),
         ];
-        let is_set = |affix: &Option<String>| affix.as_ref().is_some_and(|text| !text.is_empty());
-        match affixes.into_iter().find(|(_, affix)| is_set(affix)) {
-            Some((what, Some(text))) if self.kind.as_deref() == Some("BPE") => {
-                Err(unsupported(what, format!("\"{text}\"")))
-            }
-            _ => Ok(()),
+        if self.kind.as_deref() != Some("BPE") {
+            return Ok(());
+        }
+        let set = |affix: &'_ Option<String>| affix.clone().filter(|text| !text.is_empty());
+        match affixes.into_iter().find_map(|(what, affix)| Some((what, set(affix)?))) {
+            Some((what, text)) => Err(unsupported(what, format!("\"{text}\""))),
+            None => Ok(()),
         }
     }
 }

@@ -22,7 +22,7 @@ impl Outline {
     /// # Errors
     /// Why it could not be loaded.
     pub fn read(path: &Path) -> Result<Self, OpenError> {
-        let checkpoint = Files::found(path)?.load(&Packing::outline())?;
+        let checkpoint = Files::open_regular(path)?.load(&Packing::outline())?;
         let Dimensions { context, .. } = checkpoint.weights.dimensions();
         let Checkpoint { format, architecture, quantisation, weights, vocabulary, .. } = checkpoint;
         let glimpse = Glimpse { format, architecture, quantisation, context };

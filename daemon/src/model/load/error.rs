@@ -354,7 +354,7 @@ pub enum LoadError {
     },
     /// A part of an adapter for a layer of another size.
     #[error("\"{module}\" adapts weights {found:?}, the model's are {expected:?}")]
-    Unfit {
+    AdapterShape {
         /// The layer's name in the adapter.
         module: String,
         /// `[out, in]` in the adapter.

@@ -65,7 +65,7 @@ impl Files {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn found(path: &Path) -> Result<Self, OpenError> {
+    pub fn open_regular(path: &Path) -> Result<Self, OpenError> {
         match path.is_dir() {
             true => Self::open(path),
             false => Ok(Self(Form::Single(ModelFile::open(path)?))),

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use tinygpt_kernels::{Convention, Matrix};
 
-use super::place::Part;
-use super::{Adapter, Change, Place};
+use super::target::Part;
+use super::{Adapter, Change, Target};
 use crate::model::AdapterId;
 use crate::model::load::{
     Attention, Delta, GemmaBlock, GptBlock, Linear, LlamaBlock, LlamaConfig, LoadError, Mlp,
@@ -27,7 +27,7 @@ impl Weights {
         let (rank, [_, inputs]) = (change.rank, change.shape());
         let down = Matrix::from_f32(rank, inputs, &change.down);
         let mut rest = &change.up[..];
-        for (part, n) in change.place.parts.iter().zip(sizes) {
+        for (part, n) in change.target.parts.iter().zip(sizes) {
             let (rows, behind) = rest.split_at(n * rank);
             rest = behind;
             let rows = match self.turned(*part, change)? {
@@ -44,7 +44,7 @@ impl Weights {
     fn sizes(&mut self, change: &Change) -> Result<Vec<usize>, LoadError> {
         let found @ [_, inputs] = change.shape();
         let (mut sizes, mut expected) = (Vec::new(), found);
-        for part in change.place.parts {
+        for part in change.target.parts {
             let weight = &self.part(change, *part)?.weight;
             sizes.push(weight.n());
             if weight.k() != inputs {
@@ -53,14 +53,14 @@ impl Weights {
         }
         expected[0] = sizes.iter().sum();
         if found != expected {
-            return Err(LoadError::Unfit { module: change.module.clone(), found, expected });
+            return Err(LoadError::AdapterShape { module: change.module.clone(), found, expected });
         }
         Ok(sizes)
     }
 
     fn part(&mut self, change: &Change, part: Part) -> Result<&mut Linear, LoadError> {
         let layers = self.dimensions().layers.len();
-        let Place { layer, .. } = change.place;
+        let Target { layer, .. } = change.target;
         let found = match self {
             Self::Gpt(weights) => weights.blocks.get_mut(layer).and_then(|it| it.part(part)),
             Self::Llama(weights) => weights.blocks.get_mut(layer).and_then(|it| it.part(part)),

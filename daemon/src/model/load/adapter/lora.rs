@@ -12,7 +12,7 @@
 
 use serde::Deserialize;
 
-use super::{Adapter, Base, Change, Place, transposed};
+use super::{Adapter, Base, Change, Target, transposed};
 use crate::model::load::cursor::Cursor;
 use crate::model::load::input::Input;
 use crate::model::load::{LoadError, first_bytes, ggml};
@@ -111,7 +111,7 @@ impl Entry {
             let what = format!("\"loraMShape\" of \"{}\"", self.name);
             return Err(LoadError::Unsupported { what, detail: "DoRA".into() });
         }
-        let place = Place::named(&self.name).ok_or_else(|| LoadError::UnexpectedTensor {
+        let target = Target::named(&self.name).ok_or_else(|| LoadError::UnexpectedTensor {
             tensor: self.name.clone(),
             architecture: "lora",
         })?;
@@ -125,7 +125,7 @@ impl Entry {
         let down = transposed(&numbers(&self.lora_a_shape, 1, cursor)?, rank);
         let up = numbers(&self.lora_b_shape, 0, cursor)?;
         let up = transposed(&up, up.len() / rank);
-        Change { module: self.name.clone(), place, rank, down, up }.scaled(scale)
+        Change { module: self.name.clone(), target, rank, down, up }.scaled(scale)
     }
 
     /// Bytes of a matrix of f32 with a rank at `rank_at` of its shape.

@@ -17,12 +17,12 @@ mod files;
 mod fit;
 mod lora;
 mod peft;
-mod place;
+mod target;
 #[cfg(test)]
 mod tests;
 
 pub use self::files::AdapterFiles;
-use self::place::Place;
+use self::target::Target;
 use super::LoadError;
 use super::canon::Canon;
 use super::input::Input;
@@ -44,7 +44,7 @@ pub struct Adapter {
 struct Change {
     /// The layer's name in the file.
     module: String,
-    place: Place,
+    target: Target,
     /// r
     rank: usize,
     /// `[r, in]`
@@ -73,7 +73,7 @@ impl Adapter {
     }
 
     fn new(base: Option<Base>, mut changes: Vec<Change>) -> Result<Self, LoadError> {
-        changes.sort_by_key(|change| change.place);
+        changes.sort_by_key(|change| change.target);
         if changes.is_empty() {
             return Err(LoadError::OutOfRange {
                 what: "the number of layers that the adapter changes".into(),
@@ -118,7 +118,7 @@ impl Change {
 
     fn canonical(&self, canon: Canon) -> Canon {
         let numbers = |numbers: &[f32]| identity::of_bytes(bytemuck::cast_slice(numbers)).0;
-        let Place { layer, parts } = self.place;
+        let Target { layer, parts } = self.target;
         let canon = canon.number("layer", layer).number("parts", parts.len());
         let canon = parts.iter().fold(canon, |canon, part| canon.text("", part.name()));
         canon

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::Value;
 
-use super::{Adapter, Change, Place};
+use super::{Adapter, Change, Target};
 use crate::model::load::hf::Config;
 use crate::model::load::input::Input;
 use crate::model::load::safetensors::{self, Tensor};
@@ -124,8 +124,8 @@ impl Settings {
         input: Input<'_>,
     ) -> Result<Change, LoadError> {
         let module = path.strip_prefix(PREFIX).unwrap_or(path);
-        let place = Place::named(module).filter(|_| self.targets(module));
-        let place = place.ok_or_else(|| unused(format!("{path}{DOWN}")))?;
+        let target = Target::named(module).filter(|_| self.targets(module));
+        let target = target.ok_or_else(|| unused(format!("{path}{DOWN}")))?;
         let rank = pattern(&self.ranks, module).unwrap_or(self.rank);
         let mut take = |end: &str, rank_at: usize| {
             let name = format!("{path}{end}");
@@ -135,7 +135,7 @@ impl Settings {
         };
         let (down, up) = (take(DOWN, 0)?, take(UP, 1)?);
         let scale = self.scale(module, rank);
-        Change { module: module.to_owned(), place, rank, down, up }.scaled(scale)
+        Change { module: module.to_owned(), target, rank, down, up }.scaled(scale)
     }
 
     fn scale(&self, module: &str, rank: usize) -> f32 {

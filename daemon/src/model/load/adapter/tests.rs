@@ -215,8 +215,8 @@ fn every_lie_of_a_lora_file_has_an_error_of_its_own() {
     assert!(matches!(lie(&|it| it["entries"] = json!([])), LoadError::Hole { .. }));
     let dora = lie(&|it| it["entries"][1]["loraMShape"] = json!([768])).to_string();
     assert!(dora.contains("DoRA") && dora.contains("blocks.1.mlp.fc_in"), "{dora}");
-    let place = lie(&|it| it["entries"][0]["name"] = json!("blocks.1.ln1")).to_string();
-    assert!(place.contains("blocks.1.ln1"), "{place}");
+    let target = lie(&|it| it["entries"][0]["name"] = json!("blocks.1.ln1")).to_string();
+    assert!(target.contains("blocks.1.ln1"), "{target}");
     let none = adapters::Adapter { layers: Vec::new(), ..sample.clone() };
     assert!(matches!(Adapter::from_lora(&none.lora()), Err(LoadError::OutOfRange { .. })));
 

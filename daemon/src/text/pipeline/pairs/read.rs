@@ -7,9 +7,9 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visito
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::super::super::merges::{Merge, Merges};
-use super::super::super::pieces::Pieces;
 use super::Pairs;
+use crate::text::merges::{Merge, Merges};
+use crate::text::pieces::Pieces;
 
 /// Ids that may be without a token, on top of as many as there are tokens.
 const HOLES: usize = 1 << 16;

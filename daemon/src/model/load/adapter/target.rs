@@ -18,7 +18,7 @@ use Part::{Down, FcIn, FcOut, Gate, K, O, Q, Up, V};
 
 /// Layers of one block, whose outputs lie one after another in what changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Target {
     /// The number of the block.
     pub(super) layer: usize,
     pub(super) parts: &'static [Part],
@@ -51,7 +51,7 @@ const NAMES: [(&str, &[Part]); 19] = [
     ("mlp.fc_out", &[FcOut]),
 ];
 
-impl Place {
+impl Target {
     /// `None` for the name of anything else.
     pub(super) fn named(module: &str) -> Option<Self> {
         let path = ROOTS.into_iter().find_map(|root| module.strip_prefix(root))?;
