@@ -101,11 +101,9 @@ pub fn start_engines(
         tracing::info!(?device, "computing there");
     }
     let machine = Machine { pool, device };
-    let mut turns = engine::Turns::default();
     let start = |source: &engine::Source| {
         let (settings, machine) = (config.engine.clone(), machine.clone());
-        let (handle, _thread) =
-            engine::spawn(settings, source.clone(), machine, store.cloned(), turns.hand_out())?;
+        let (handle, _thread) = engine::spawn(settings, source.clone(), machine, store.cloned())?;
         Ok(handle)
     };
     let engines: std::io::Result<Vec<_>> = config.models.iter().map(start).collect();

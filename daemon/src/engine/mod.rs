@@ -34,7 +34,6 @@ mod sampler;
 mod scheduler;
 mod settle;
 mod step;
-mod turn;
 mod why;
 
 use std::collections::{HashMap, VecDeque};
@@ -51,7 +50,6 @@ pub use self::handle::{EngineHandle, ModelInfo, State};
 pub use self::history::{divergence, reason_of};
 pub use self::job::{Event, Job};
 pub use self::source::Source;
-pub use self::turn::{Turn, Turns};
 
 use self::flight::Claims;
 use self::handle::{Message, Shared};
@@ -124,13 +122,12 @@ struct Engine {
     removals: u64,
 }
 
-/// Starts an engine. Jobs queue while its thread waits for its turn and loads the model.
+/// Starts an engine. Jobs queue while its thread loads the model.
 pub fn spawn(
     settings: Settings,
     source: Source,
     machine: impl Into<Machine>,
     store: Option<StoreHandle>,
-    turn: Turn,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (own, mailbox) = mpsc::channel();
     let (state, watched) = watch::channel(State::Loading);
@@ -148,8 +145,7 @@ pub fn spawn(
         shared: Arc::clone(&shared),
     };
     let (name, machine) = (format!("engine {}", source.name), machine.into());
-    let live =
-        move || live(settings, source, machine, (store, turn), (own, mailbox), state, shared);
+    let live = move || live(settings, source, machine, store, (own, mailbox), state, shared);
     let thread = std::thread::Builder::new().name(name).spawn(live)?;
     Ok((handle, thread))
 }
@@ -159,14 +155,13 @@ fn live(
     settings: Settings,
     source: Source,
     machine: Machine,
-    (store, turn): (Option<StoreHandle>, Turn),
+    store: Option<StoreHandle>,
     (own, mailbox): (mpsc::Sender<Message>, mpsc::Receiver<Message>),
     state: watch::Sender<State>,
     shared: Arc<Shared>,
 ) {
     let _poison = Poison(state.clone());
     let kept = store.as_ref().map(Kept::by);
-    turn.wait();
     let loaded = match source.load(1, &machine, kept.as_ref()) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -183,7 +178,6 @@ fn live(
         });
     }
     state.send_replace(State::Ready(Arc::clone(&loaded.info)));
-    drop(turn);
     let engine = Engine {
         index: Index::new(settings.cache_budget),
         settings,

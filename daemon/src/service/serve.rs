@@ -222,7 +222,7 @@ mod tests {
     use tinygpt_kernels::Pool;
 
     use super::*;
-    use crate::engine::{self, Budget, Settings, Source, Turn};
+    use crate::engine::{self, Budget, Settings, Source};
     use crate::kv::codec::Codec;
     use crate::model::Numerics;
     use crate::model::found::Places;
@@ -246,8 +246,7 @@ mod tests {
             adapters: Vec::new(),
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
-        let (handle, _) =
-            engine::spawn(engine.clone(), source, pool, None, Turn::default()).unwrap();
+        let (handle, _) = engine::spawn(engine.clone(), source, pool, None).unwrap();
         let started = SystemTime::now();
         let places = Places::default();
         let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine, places };

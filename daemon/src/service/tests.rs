@@ -28,7 +28,7 @@ use tonic_types::StatusExt;
 use super::authority::samples;
 use super::*;
 use crate::engine::Budget;
-use crate::engine::{self, Source, Turn};
+use crate::engine::{self, Source};
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 
@@ -147,8 +147,7 @@ fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
         silence: SILENCE,
     };
     let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
-    let spawn =
-        |source| engine::spawn(settings.clone(), source, Arc::clone(&pool), None, Turn::default());
+    let spawn = |source| engine::spawn(settings.clone(), source, Arc::clone(&pool), None);
     let engines = sources.into_iter().map(|source| spawn(source).unwrap().0).collect();
     let facts = Facts {
         socket: Some(socket.to_owned()),

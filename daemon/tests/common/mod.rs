@@ -12,7 +12,7 @@ use tinygptd::engine::handle::Report;
 use tinygptd::engine::job::{
     Done, Event, Failure, Job, Namespace, Persist, Policy, Reuse, Sampling, Task, Token,
 };
-use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State, Turn};
+use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::index::Budget;
 use tinygptd::kv::key::Digest;
@@ -106,7 +106,7 @@ impl Setup {
         let pool = Arc::new(Pool::new(NonZeroUsize::new(self.threads).unwrap()));
         let machine = Machine { pool, device: self.device.open(self.device_memory).unwrap() };
         let (handle, thread) =
-            engine::spawn(settings, self.source, machine, store.clone(), Turn::default()).unwrap();
+            engine::spawn(settings, self.source, machine, store.clone()).unwrap();
         let running = Running { handle, thread: Some(thread), store, _threads: threads };
         running.info();
         running
