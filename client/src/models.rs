@@ -74,17 +74,17 @@ fn table(models: &[Model]) -> String {
     let mut table = render::columns(&COLUMNS);
     render::align(&mut table, &[4, 5, 6, 8, 9], CellAlignment::Right);
     for model in models {
-        table.add_row(row(model));
+        table.add_row(row(model).map(|cell| render::printable(&cell)));
     }
     render::table(&table)
 }
 
-fn row(model: &Model) -> Vec<String> {
+fn row(model: &Model) -> [String; 11] {
     let state = match &*model.error {
         "" => model.state().label().to_owned(),
         error => format!("{}: {error}", model.state().label()),
     };
-    vec![
+    [
         format!("{}{}", model.name, if model.default { " *" } else { "" }),
         state,
         model.architecture.clone(),

@@ -62,6 +62,17 @@ pub(crate) fn remark(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
+/// Words that others wrote, without what would move a terminal's cursor, break a line or turn the
+/// direction of writing.
+pub(crate) fn printable(words: &str) -> String {
+    let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c.is_control() || turns(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    words.chars().map(shown).collect()
+}
+
 /// A table as text.
 pub(crate) fn table(table: &Table) -> String {
     let unpadded = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();

@@ -227,6 +227,30 @@ fn odd_folders_do_no_harm() {
     assert_eq!(daemon.terminate().code(), Some(0));
 }
 
+#[test]
+fn what_hostile_files_say_of_themselves_is_cut_and_spelled_out() {
+    let home = Home::new();
+    let of_type = |kind: &str| format!("{{\"model_type\":\"{kind}\"}}");
+    put(&home, "models/long/config.json", of_type(&"A".repeat(5_000_000)).as_bytes());
+    put(&home, "models/huge/config.json", of_type("llama").as_bytes());
+    let huge = fs::File::options().write(true).open(home.path("models/huge/config.json"));
+    huge.unwrap().set_len(3_000_000_000).unwrap();
+    for directory in ["long", "huge"] {
+        put(&home, &format!("models/{directory}/tokenizer.json"), b"{}");
+        put(&home, &format!("models/{directory}/model.safetensors"), b"");
+    }
+    put(&home, "models/\u{1b}[31m\nforged\u{202e}.gguf", &gguf());
+    let _daemon = home.serve(&["--models-dir", home.path("models").to_str().unwrap()]);
+    let found = found(&home);
+    assert_eq!(found.len(), 3, "{found:#?}");
+    let error = |name| named(&found, name)["error"].as_str().unwrap().to_owned();
+    assert!(error("huge").contains("3000000000"), "{}", error("huge"));
+    assert!((1000..5000).contains(&error("long").len()), "{}", error("long").len());
+    let shown = home.run(&["models"]).ok().stdout;
+    assert!(shown.contains("\\u{1b}[31m\\nforged\\u{202e}.gguf"), "{shown}");
+    assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown}");
+}
+
 /// Bytes that a process has read from files and everything else.
 #[cfg(target_os = "linux")]
 fn bytes_read(pid: u32) -> u64 {

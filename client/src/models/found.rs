@@ -49,15 +49,15 @@ pub(super) fn table(found: &[FoundModel]) -> String {
     let mut table = render::columns(&COLUMNS);
     render::align(&mut table, &[4, 5, 6], CellAlignment::Right);
     for model in found {
-        table.add_row(row(model));
+        table.add_row(row(model).map(|cell| render::printable(&cell)));
     }
     render::table(&table)
 }
 
-fn row(model: &FoundModel) -> Vec<String> {
+fn row(model: &FoundModel) -> [String; 8] {
     let known = |count: u64| if count == 0 { "-".into() } else { HumanCount(count).to_string() };
     let servable = if model.error.is_empty() { "yes" } else { &model.error };
-    vec![
+    [
         format!("{}{}", model.name, if model.served_as.is_empty() { "" } else { " *" }),
         model.place().label().to_owned(),
         model.architecture.clone(),

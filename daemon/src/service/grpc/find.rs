@@ -23,6 +23,9 @@ use crate::text::Tokenizer;
 /// Answers that wait for a client that does not read.
 const WAITING: usize = 16;
 
+/// Most bytes of one thing that is said of a model.
+const MOST: usize = 4096;
+
 impl Daemon {
     /// Looks for models, and at each, one search at a time; a client that goes away ends it before
     /// the next model.
@@ -62,20 +65,31 @@ fn respond(mut found: Candidate, served: &[(PathBuf, String)]) -> FindResponse {
     };
     let is_it = |(path, _): &&(PathBuf, String)| is_same(path, &found.path);
     let served_as = served.iter().find(is_it).map(|(_, name)| name.clone());
+    let file_bytes = found.bytes();
+    let [name, path] = [found.name, found.path.display().to_string()].map(brief);
     let model = wire::FoundModel {
         place: place(found.kind).into(),
-        path: found.path.display().to_string(),
-        file_bytes: found.bytes(),
-        name: found.name,
-        error,
+        path,
+        file_bytes,
+        name,
+        error: brief(error),
         served_as: served_as.unwrap_or_default(),
-        architecture: glimpse.architecture,
+        architecture: brief(glimpse.architecture),
         format: glimpse.format.to_owned(),
-        weight_type: glimpse.quantisation,
+        weight_type: brief(glimpse.quantisation),
         parameters,
         context: count(glimpse.context),
     };
     FindResponse { model: Some(model) }
+}
+
+/// What fits into a message, of words that come from files which nobody has looked at.
+fn brief(mut words: String) -> String {
+    if words.len() > MOST {
+        words.truncate(words.floor_char_boundary(MOST));
+        words.push('…');
+    }
+    words
 }
 
 /// A model whose tokenizer can be built, too.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Adapter, lora, peft};
 use crate::model::identity::{Stamp, Stamps};
-use crate::model::load::{LoadError, ModelFile, OpenError};
+use crate::model::load::{LoadError, ModelFile, OpenError, hf};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -63,8 +63,8 @@ impl AdapterFiles {
         match &self.0 {
             Form::Lora(file) => lora::load(file.input()?),
             Form::Peft { config, weights } => {
-                let input = config.input().map_err(|error| error.within(CONFIG))?;
-                let config = input.read(0..input.len()).map_err(|error| error.within(CONFIG))?;
+                let config = config.input().and_then(hf::whole);
+                let config = config.map_err(|error| error.within(CONFIG))?;
                 peft::load(&config, weights.input().map_err(|error| error.within(WEIGHTS))?)
             }
         }

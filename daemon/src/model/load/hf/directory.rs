@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::super::files::{ModelFile, OpenError};
 use crate::model::identity::{Stamp, Stamps};
 use crate::model::load::LoadError;
+use crate::model::load::input::Input;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const GENERATION: &str = "generation_config.json";
@@ -23,6 +24,9 @@ pub(super) const TEMPLATE: &str = "chat_template.jinja";
 pub(super) const TEMPLATE_JSON: &str = "chat_template.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+
+/// Most bytes of a file that is read whole; a vocabulary of 250,000 tokens is a quarter of that.
+const MOST: u64 = 128 << 20;
 
 /// Files that say something about the model if they are there.
 const KNOWN: [&str; 7] =
@@ -99,7 +103,7 @@ impl Directory {
     /// The bytes of a file that may be there.
     pub(super) fn text(&self, name: &'static str) -> Result<Option<Vec<u8>>, LoadError> {
         let Some(file) = self.texts.get(name) else { return Ok(None) };
-        let bytes = file.input().and_then(|input| Ok(input.read(0..input.len())?.into_owned()));
+        let bytes = file.input().and_then(whole);
         bytes.map(Some).map_err(|error| error.within(name))
     }
 
@@ -118,6 +122,19 @@ impl Directory {
         };
         self.text(name)?.map(parse).transpose()
     }
+}
+
+/// The bytes of a file, unless nobody writes so many.
+pub(in crate::model::load) fn whole(input: Input<'_>) -> Result<Vec<u8>, LoadError> {
+    let len = input.len() as u64;
+    if len > MOST {
+        return Err(LoadError::OutOfRange {
+            what: "the size in bytes".into(),
+            found: len.to_string(),
+            expected: format!("at most {MOST}"),
+        });
+    }
+    Ok(input.read(0..input.len())?.into_owned())
 }
 
 /// The states of all files at `path` that may count, before anyone knows which do.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::directory::{CONFIG, Directory};
+use super::directory::{CONFIG, Directory, whole};
 use super::tensors::Tensors;
 use crate::model::load::files::ModelFile;
 use crate::model::load::mlx::Quantization;
@@ -17,8 +17,7 @@ const WITHIN: &str = "text_config";
 /// Of the directory at `path`.
 pub(in crate::model::load) fn glimpse(path: &Path) -> Result<Glimpse, OpenError> {
     let file = ModelFile::open(&path.join(CONFIG))?;
-    let input = file.input()?;
-    let config: Value = serde_json::from_slice(&input.read(0..input.len())?)
+    let config: Value = serde_json::from_slice(&whole(file.input()?)?)
         .map_err(|error| LoadError::Json { reason: error.to_string() })?;
     let architecture = config.get("model_type").and_then(Value::as_str);
     let number = |config: &Value| CONTEXT.iter().find_map(|key| config.get(key)?.as_u64());

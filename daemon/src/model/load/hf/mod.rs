@@ -19,7 +19,7 @@ mod vocabulary;
 
 pub(super) use self::config::Config;
 use self::directory::CONFIG;
-pub(super) use self::directory::{Directory, survey};
+pub(super) use self::directory::{Directory, survey, whole};
 use self::families::Family;
 pub(super) use self::glimpse::glimpse;
 use self::tensors::Tensors;
