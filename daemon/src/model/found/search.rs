@@ -16,7 +16,7 @@ use super::{Candidate, Unfit, last};
 /// Most folders above one that is looked into.
 pub(super) const DEEPEST: usize = 16;
 
-/// Most files and folders that are looked at.
+/// Most files and folders that are looked at in a place.
 pub(super) const MOST: usize = 100_000;
 
 /// What a search has seen so far.
@@ -24,8 +24,10 @@ pub(super) const MOST: usize = 100_000;
 pub(super) struct Search {
     /// Folders by device and inode, so that neither links nor places that overlap lead to one twice.
     seen: HashSet<(u64, u64)>,
-    /// How many names may still be read.
-    pub(super) left: usize,
+    /// How many names are read of a place.
+    pub(super) most: usize,
+    /// How many may still be.
+    left: usize,
     /// Whether more would have been.
     over: bool,
     kind: Kind,
@@ -42,7 +44,7 @@ pub(super) struct Label {
 impl Default for Search {
     fn default() -> Self {
         let (seen, found) = (HashSet::new(), Vec::new());
-        Self { seen, left: MOST, over: false, kind: Kind::Configured, found }
+        Self { seen, most: MOST, left: 0, over: false, kind: Kind::Configured, found }
     }
 }
 
@@ -50,7 +52,8 @@ impl Search {
     /// Everything in a place that looks like a model, or that could not be looked at. A place that
     /// nobody named need not be there.
     pub(super) fn place(&mut self, place: &Place) -> Vec<Candidate> {
-        self.kind = place.kind;
+        // What lies in one place takes nothing from the others.
+        (self.kind, self.left, self.over) = (place.kind, self.most, false);
         let absent =
             |path: &Path| fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
         if place.kind == Kind::Configured || !absent(&place.path) {

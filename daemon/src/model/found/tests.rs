@@ -220,11 +220,13 @@ fn a_search_ends_in_folders_that_are_too_deep_or_too_many() {
     assert!(found[1].1.contains("below 16 others"), "{found:?}");
     let bench = Bench::of(&["a.gguf", "b/c.gguf", "b/d.gguf", "b/e.gguf", "f/g.gguf"]);
     let mut search = Search::default();
-    search.left = 5;
+    search.most = 5;
     let found = names(search.place(&bench.place()));
     let many = |(_, why): &&(String, String)| why.contains("the first 100000 files and folders");
     assert_eq!(found.iter().filter(many).count(), 1, "{found:?}");
     assert!(found.len() == 4 && !found.iter().any(|(name, _)| name == "f/g.gguf"), "{found:?}");
+    let next = Bench::of(&["h.gguf"]);
+    assert_eq!(names(search.place(&next.place())).len(), 1, "it takes nothing from the next place");
 }
 
 #[test]
