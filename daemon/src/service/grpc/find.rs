@@ -3,7 +3,8 @@
 //! A search waits for disks, also for dead ones, so it has a thread of its own, which nobody waits
 //! for at the end. There is one at a time: the next begins when it has ended.
 
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::thread;
 
 use tinygpt_proto::v1 as wire;
@@ -47,24 +48,27 @@ impl Daemon {
         Ok(ReceiverStream::new(responses))
     }
 
-    /// The models that were loaded from files, and where these are.
-    fn served_paths(&self) -> Vec<(PathBuf, String)> {
+    /// The models that were loaded from files, by where these are whatever links lead there.
+    fn served_paths(&self) -> HashMap<PathBuf, String> {
         let path = |readiness| match readiness {
-            Readiness::Ready(served) => Some((served.info.path.clone()?, served.info.name.clone())),
+            Readiness::Ready(served) => {
+                let path = served.info.path.as_ref()?.canonicalize().ok()?;
+                Some((path, served.info.name.clone()))
+            }
             _ => None,
         };
         self.models.all().iter().filter_map(|slot| path(slot.readiness())).collect()
     }
 }
 
-fn respond(mut found: Candidate, served: &[(PathBuf, String)]) -> FindResponse {
+fn respond(mut found: Candidate, served: &HashMap<PathBuf, String>) -> FindResponse {
     let outlined = found.outline().map_err(|unfit| unfit.to_string());
     let (glimpse, parameters, error) = match outlined.and_then(with_tokenizer) {
         Ok(outline) => (outline.glimpse, outline.parameters, String::new()),
         Err(error) => (found.glimpse(), 0, error),
     };
-    let is_it = |(path, _): &&(PathBuf, String)| is_same(path, &found.path);
-    let served_as = served.iter().find(is_it).map(|(_, name)| name.clone());
+    let path = found.path.canonicalize().ok();
+    let served_as = path.and_then(|path| served.get(&path).cloned());
     let file_bytes = found.bytes();
     let [name, path] = [found.name, found.path.display().to_string()].map(brief);
     let model = wire::FoundModel {
@@ -98,11 +102,6 @@ fn with_tokenizer(outline: Outline) -> Result<Outline, String> {
         Ok(_) => Ok(outline),
         Err(error) => Err(format!("cannot build the tokenizer: {error}")),
     }
-}
-
-/// Whether two paths lead to the same file.
-fn is_same(one: &Path, other: &Path) -> bool {
-    one == other || one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|o| o == one))
 }
 
 fn place(kind: Kind) -> wire::ModelPlace {

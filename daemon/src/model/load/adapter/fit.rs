@@ -131,22 +131,28 @@ impl GptBlock {
 
 impl LlamaBlock {
     fn part(&mut self, part: Part) -> Option<&mut Linear> {
-        match part {
-            Part::Gate => Some(&mut self.gate),
-            Part::Up => Some(&mut self.up),
-            Part::Down => Some(&mut self.down),
-            _ => self.attention.part(part),
-        }
+        let Self { attention, gate, up, down, .. } = self;
+        gated(part, [gate, up, down], attention)
     }
 }
 
 impl GemmaBlock {
     fn part(&mut self, part: Part) -> Option<&mut Linear> {
-        match part {
-            Part::Gate => Some(&mut self.gate),
-            Part::Up => Some(&mut self.up),
-            Part::Down => Some(&mut self.down),
-            _ => self.attention.part(part),
-        }
+        let Self { attention, gate, up, down, .. } = self;
+        gated(part, [gate, up, down], attention)
+    }
+}
+
+/// The part of a block whose MLP is gated.
+fn gated<'w>(
+    part: Part,
+    [gate, up, down]: [&'w mut Linear; 3],
+    attention: &'w mut Attention,
+) -> Option<&'w mut Linear> {
+    match part {
+        Part::Gate => Some(gate),
+        Part::Up => Some(up),
+        Part::Down => Some(down),
+        _ => attention.part(part),
     }
 }

@@ -103,16 +103,20 @@ impl Adapter {
 }
 
 impl Change {
-    /// The change as it is computed with.
+    /// The change as it is computed with: one number that is none would make all of a row so.
     fn scaled(mut self, scale: f32) -> Result<Self, LoadError> {
-        if !scale.is_finite() {
-            return Err(LoadError::OutOfRange {
-                what: format!("the scale of \"{}\"", self.module),
-                found: scale.to_string(),
+        let finite = |what: &str, found: f32| match found.is_finite() {
+            true => Ok(()),
+            false => Err(LoadError::OutOfRange {
+                what: format!("{what} of \"{}\"", self.module),
+                found: found.to_string(),
                 expected: "finite".into(),
-            });
-        }
+            }),
+        };
+        finite("the scale", scale)?;
         self.up.iter_mut().for_each(|number| *number *= scale);
+        let mut numbers = self.down.iter().chain(&self.up);
+        numbers.try_for_each(|number| finite("a number", *number))?;
         Ok(self)
     }
 

@@ -113,6 +113,17 @@ fn every_key_that_changes_the_arithmetic_and_is_not_implemented_is_refused_by_na
 }
 
 #[test]
+fn numbers_that_are_none_are_refused_by_the_name_of_their_layer() {
+    for number in [f32::NAN, f32::INFINITY] {
+        let mut weights = of_peft().safetensors();
+        let last = weights.len() - 4;
+        weights[last..].copy_from_slice(&number.to_le_bytes());
+        let error = peft(&of_peft().config(), &weights).unwrap_err().to_string();
+        assert!(error.contains("a number of \"") && error.contains(&number.to_string()), "{error}");
+    }
+}
+
+#[test]
 fn a_scale_that_is_no_number_for_computing_is_refused() {
     let error = refused("lora_alpha", json!(1e300));
     assert!(error.contains("the scale of") && error.contains("inf"), "{error}");
