@@ -151,8 +151,8 @@ impl Batch<'_> {
     async fn generate(&self, line: Line) -> Result<Map<String, Value>, Failure> {
         let (request, options) = self.request(line)?;
         let call = async || generate(self.connection, request.clone(), self.session, &mut ()).await;
-        let generation = patience::while_full(self.session, call).await?;
-        Ok(options.report(&generation))
+        let texts = patience::while_full(self.session, call).await?;
+        Ok(options.report(&texts))
     }
 
     /// The flags' request with what the line has to say about it.

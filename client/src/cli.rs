@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tinygpt_client::exit::Exit;
 
@@ -112,6 +112,36 @@ pub(crate) struct AdapterArg {
         hide_default_value = true
     )]
     pub(crate) name: String,
+}
+
+/// What every command understands that waits for its turn.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = heading::PROMPT)]
+pub(crate) struct PriorityArg {
+    /// Which requests go first; high ones may take the memory of low ones
+    #[arg(id = "priority", long = "priority", value_name = "P", default_value = "normal")]
+    level: Priority,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Priority {
+    /// After everything else
+    Low,
+    /// As everything else
+    Normal,
+    /// Before everything else
+    High,
+}
+
+impl PriorityArg {
+    pub(crate) fn wire(&self) -> tinygpt_proto::v1::Priority {
+        use tinygpt_proto::v1::Priority as Wire;
+        match self.level {
+            Priority::Low => Wire::Low,
+            Priority::Normal => Wire::Normal,
+            Priority::High => Wire::High,
+        }
+    }
 }
 
 /// What can be done.

@@ -1,4 +1,4 @@
-//! The events of one generation, followed to the end.
+//! The events of a request's generations, followed to the end.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::json;
 /// How much later than its deadline a daemon may answer before this side gives up by itself.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A generation that has ended.
-#[derive(Debug, Default)]
+/// A generation that has ended: one of the texts that a request asked for.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Generation {
     pub(crate) admitted: Admitted,
     pub(crate) text: String,
@@ -28,31 +28,38 @@ pub(crate) struct Generation {
 
 /// What happens to each event on its way.
 pub(crate) trait Viewer {
-    /// Shows an event.
-    async fn show(&mut self, event: &Event) -> Result<(), Failure>;
+    /// Shows an event of the choice with this number.
+    async fn show(&mut self, choice: u32, event: &Event) -> Result<(), Failure>;
 }
 
 /// Takes no notice.
 impl Viewer for () {
-    async fn show(&mut self, _: &Event) -> Result<(), Failure> {
+    async fn show(&mut self, _: u32, _: &Event) -> Result<(), Failure> {
         Ok(())
     }
 }
 
 impl Generation {
-    /// Follows a stream of events to its end. `limit` is the deadline that the daemon was given.
+    /// Follows a stream of events to the end of each of `choices` texts. `limit` is the deadline
+    /// that the daemon was given.
     pub(crate) async fn follow(
-        mut events: impl Stream<Item = Result<Option<Event>, Status>> + Unpin,
+        mut events: impl Stream<Item = Result<(u32, Option<Event>), Status>> + Unpin,
         viewer: &mut impl Viewer,
+        choices: u32,
         limit: Option<Duration>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Vec<Self>, Failure> {
         let patience = limit.map(|limit| (limit, Instant::now() + limit + GRACE));
-        let mut generation = Self::default();
+        let mut open = choices.max(1);
+        let mut all = vec![Self::default(); open as usize];
         while let Some(event) = next(&mut events, patience).await? {
-            let Some(event) = event? else { continue };
-            viewer.show(&event).await?;
-            if generation.take(event) {
-                return Ok(generation);
+            let (choice, Some(event)) = event? else { continue };
+            viewer.show(choice, &event).await?;
+            let generation = all.get_mut(choice as usize).ok_or(Failure::CutShort)?;
+            open -= u32::from(generation.take(event));
+            if open == 0 {
+                let admitted = all[0].admitted.clone();
+                all.iter_mut().for_each(|one| one.admitted.clone_from(&admitted));
+                return Ok(all);
             }
         }
         Err(Failure::CutShort)

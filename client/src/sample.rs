@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Map, Value};
 use tinygpt_client::connect::Connection;
+use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::SampleRequest;
 use tokio_stream::StreamExt;
 
 use crate::batch;
 use crate::caching::CachingArgs;
-use crate::cli::{AdapterArg, ModelArg, StartArg, heading};
+use crate::cli::{AdapterArg, ModelArg, PriorityArg, StartArg, heading};
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -60,6 +61,8 @@ pub(crate) struct SampleOptions {
     #[command(flatten)]
     pub(crate) adapter: AdapterArg,
     #[command(flatten)]
+    pub(crate) priority: PriorityArg,
+    #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) caching: CachingArgs,
@@ -77,19 +80,29 @@ pub(crate) async fn run(args: SampleArgs, session: &Session) -> Outcome {
     let connection = session.connect_or_start(args.start.forced).await?;
     let mut progress = Progress::new(session.quiet);
     if args.json_stream {
-        let generation = generate(&connection, request, session, &mut LineView::new()).await?;
-        return Ok(generation.exit());
+        let texts = generate(&connection, request, session, &mut LineView::new()).await?;
+        return Ok(exit(&texts));
     }
     if session.json {
-        let generation = generate(&connection, request, session, &mut progress).await?;
-        render::json(&args.options.report(&generation))?;
-        return Ok(generation.exit());
+        let texts = generate(&connection, request, session, &mut progress).await?;
+        render::json(&args.options.report(&texts))?;
+        return Ok(exit(&texts));
     }
-    let generation = generate(&connection, request, session, &mut TextView::new(progress)).await;
-    close_line(session)?;
-    let generation = generation?;
-    summary::tell(session, &generation);
-    Ok(generation.exit())
+    let texts = generate(&connection, request, session, &mut TextView::new(progress)).await;
+    close_line(session, args.options.sampling.n)?;
+    let texts = texts?;
+    summary::tell(session, &texts[0]);
+    for (nth, text) in texts.iter().enumerate().skip(1) {
+        session.say(&format!("-- {} of {}", nth + 1, texts.len()));
+        render::line(&text.text)?;
+        session.say(&summary::line(&text.done));
+    }
+    Ok(exit(&texts))
+}
+
+/// The exit status: that of the first text that did not end well.
+fn exit(texts: &[Generation]) -> Exit {
+    texts.iter().map(Generation::exit).find(|exit| *exit != Exit::Done).unwrap_or(Exit::Done)
 }
 
 impl SampleOptions {
@@ -103,37 +116,47 @@ impl SampleOptions {
             namespace: self.caching.reuse.namespace.clone(),
             kv_dtype: self.caching.reuse.kv_dtype.clone(),
             persist: self.caching.persist().into(),
+            priority: self.priority.wire().into(),
             echo_prompt_ids: self.echo_ids,
-            ..Default::default()
         }
     }
 
-    pub(crate) fn report(&self, generation: &Generation) -> Map<String, Value> {
-        generation.report(SCHEMA, self.echo_ids, self.sampling.logprobs.is_some())
+    /// The first text as JSON; where several were asked for, all of them are in its `choices`.
+    pub(crate) fn report(&self, texts: &[Generation]) -> Map<String, Value> {
+        let scored = self.sampling.logprobs.is_some();
+        let report = |text: &Generation| text.report(SCHEMA, self.echo_ids, scored);
+        let mut first = report(&texts[0]);
+        if texts.len() > 1 {
+            let all = texts.iter().map(report).map(Value::from).collect();
+            first.insert("choices".into(), all);
+        }
+        first
     }
 }
 
-/// Sends a request and follows its events to the end. Dropping the future cancels the generation
-/// in the daemon.
+/// Sends a request and follows its events to the end of all its texts, at least one. Dropping the
+/// future cancels them in the daemon.
 pub(crate) async fn generate(
     connection: &Connection,
     request: SampleRequest,
     session: &Session,
     viewer: &mut impl Viewer,
-) -> Result<Generation, Failure> {
+) -> Result<Vec<Generation>, Failure> {
+    let choices = request.sampling.as_ref().map_or(1, |sampling| sampling.n);
     let call = async |left| {
         let request = session.request_within(request.clone(), left)?;
         let response = connection.inference().sample(request).await?;
         Ok(session.accept(response))
     };
     let stream = patience::while_loading(connection, session, call).await?;
-    let events = stream.map(|message| message.map(|message| message.event));
-    Generation::follow(events, viewer, session.timeout).await
+    let events = stream.map(|message| message.map(|message| (message.choice, message.event)));
+    Generation::follow(events, viewer, choices, session.timeout).await
 }
 
-/// Ends the text's last line where a person reads it; a pipe gets the text alone.
-fn close_line(session: &Session) -> Result<(), Failure> {
-    if io::stdout().is_terminal() && !session.quiet {
+/// Ends the text's last line where a person reads it, or another text follows; a pipe gets a text
+/// alone as it is.
+fn close_line(session: &Session, choices: u32) -> Result<(), Failure> {
+    if choices > 1 || io::stdout().is_terminal() && !session.quiet {
         render::line("")?;
     }
     Ok(())

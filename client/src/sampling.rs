@@ -48,6 +48,9 @@ pub(crate) struct SamplingArgs {
     /// The same seed gives the same text [default: drawn]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
+    /// Generate so many texts for the one prompt, which is computed once
+    #[arg(long = "choices", value_name = "N", default_value_t = 1, allow_negative_numbers = true, help_heading = heading::LENGTH)]
+    pub(crate) n: u32,
     /// Report each token's log-probability, with the K likeliest beside it [default: none is reported]
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub(crate) logprobs: Option<u32>,
@@ -95,6 +98,7 @@ impl From<SamplingArgs> for Sampling {
             stop: args.stop,
             stop_token_ids: args.stop_token_ids,
             logprobs: args.logprobs,
+            n: args.n,
             ..Default::default()
         }
     }

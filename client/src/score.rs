@@ -7,7 +7,7 @@ use tinygpt_client::exit::Exit;
 use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 
 use crate::caching::ReuseArgs;
-use crate::cli::{AdapterArg, ModelArg, heading};
+use crate::cli::{AdapterArg, ModelArg, PriorityArg, heading};
 use crate::failure::Outcome;
 use crate::patience;
 use crate::prompt::PromptArgs;
@@ -24,6 +24,8 @@ pub(crate) struct ScoreArgs {
     #[command(flatten)]
     adapter: AdapterArg,
     #[command(flatten)]
+    priority: PriorityArg,
+    #[command(flatten)]
     reuse: ReuseArgs,
     /// Report the K likeliest tokens beside each
     #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true, help_heading = heading::OUTPUT)]
@@ -37,9 +39,9 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
         input: Some(args.input.read()?.into()),
         logprobs: args.logprobs,
         cache_policy: args.reuse.policy().into(),
+        priority: args.priority.wire().into(),
         namespace: args.reuse.namespace,
         kv_dtype: args.reuse.kv_dtype,
-        ..Default::default()
     };
     let connection = session.connect().await?;
     let call = async |left| {

@@ -9,7 +9,7 @@ use crate::generation::Viewer;
 use crate::json;
 use crate::progress::Progress;
 
-/// Writes text to stdout as it comes.
+/// Writes the first text to stdout as it comes.
 ///
 /// Writing happens off the runtime's thread, so that a reader who does not read keeps neither
 /// Ctrl-C nor the connection from being noticed.
@@ -27,7 +27,7 @@ pub(crate) struct LineView {
 
 /// Shows nothing but the progress of a long prefill.
 impl Viewer for Progress {
-    async fn show(&mut self, event: &Event) -> Result<(), Failure> {
+    async fn show(&mut self, _: u32, event: &Event) -> Result<(), Failure> {
         match event {
             Event::PrefillProgress(progress) => Progress::show(self, progress),
             _ => self.clear(),
@@ -43,9 +43,10 @@ impl TextView {
 }
 
 impl Viewer for TextView {
-    async fn show(&mut self, event: &Event) -> Result<(), Failure> {
-        Viewer::show(&mut self.progress, event).await?;
+    async fn show(&mut self, choice: u32, event: &Event) -> Result<(), Failure> {
+        Viewer::show(&mut self.progress, choice, event).await?;
         if let Event::Delta(delta) = event
+            && choice == 0
             && !delta.text.is_empty()
         {
             self.stdout.write_all(delta.text.as_bytes()).await?;
@@ -62,8 +63,8 @@ impl LineView {
 }
 
 impl Viewer for LineView {
-    async fn show(&mut self, event: &Event) -> Result<(), Failure> {
-        let mut line = serde_json::to_vec(&object(event)).map_err(io::Error::from)?;
+    async fn show(&mut self, choice: u32, event: &Event) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(&object(choice, event)).map_err(io::Error::from)?;
         line.push(b'\n');
         self.stdout.write_all(&line).await?;
         self.stdout.flush().await?;
@@ -71,8 +72,8 @@ impl Viewer for LineView {
     }
 }
 
-/// An event as JSON: its name, then its fields as the protocol names them.
-fn object(event: &Event) -> Map<String, Value> {
+/// An event as JSON: its name and choice, then its fields as the protocol names them.
+fn object(choice: u32, event: &Event) -> Map<String, Value> {
     let (name, fields) = match event {
         Event::Admitted(admitted) => ("admitted", json::fields("Admitted", admitted)),
         Event::PrefillProgress(progress) => {
@@ -81,5 +82,6 @@ fn object(event: &Event) -> Map<String, Value> {
         Event::Delta(delta) => ("delta", json::fields("Delta", delta)),
         Event::Done(done) => ("done", json::fields("Done", done)),
     };
-    [("event".to_owned(), name.into())].into_iter().chain(fields).collect()
+    let head = [("event".to_owned(), name.into()), ("choice".to_owned(), choice.into())];
+    head.into_iter().chain(fields).collect()
 }

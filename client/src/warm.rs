@@ -7,7 +7,7 @@ use tinygpt_proto::v1::{WarmRequest, warm_response};
 use tokio_stream::StreamExt;
 
 use crate::caching::CachingArgs;
-use crate::cli::{AdapterArg, ModelArg, StartArg};
+use crate::cli::{AdapterArg, ModelArg, PriorityArg, StartArg};
 use crate::failure::{Failure, Outcome};
 use crate::generation::{Generation, Viewer};
 use crate::patience;
@@ -29,6 +29,8 @@ pub(crate) struct WarmArgs {
     #[command(flatten)]
     adapter: AdapterArg,
     #[command(flatten)]
+    priority: PriorityArg,
+    #[command(flatten)]
     caching: CachingArgs,
     #[command(flatten)]
     start: StartArg,
@@ -41,9 +43,9 @@ pub(crate) async fn run(args: WarmArgs, session: &Session) -> Outcome {
         prompt: Some(args.prompt.read()?.into()),
         cache_policy: args.caching.reuse.policy().into(),
         persist: args.caching.persist().into(),
+        priority: args.priority.wire().into(),
         namespace: args.caching.reuse.namespace,
         kv_dtype: args.caching.reuse.kv_dtype,
-        ..Default::default()
     };
     let connection = session.connect_or_start(args.start.forced).await?;
     let mut progress = Progress::new(session.quiet);
@@ -69,8 +71,8 @@ async fn warm(
         Ok(session.accept(response))
     };
     let stream = patience::while_loading(connection, session, call).await?;
-    let events = stream.map(|message| message.map(|message| message.event.map(as_sampled)));
-    Generation::follow(events, viewer, session.timeout).await
+    let events = stream.map(|message| message.map(|message| (0, message.event.map(as_sampled))));
+    Ok(Generation::follow(events, viewer, 1, session.timeout).await?.remove(0))
 }
 
 /// A warm-up is a generation without deltas.

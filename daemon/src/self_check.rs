@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
-use crate::engine::job::{Namespace, Persist, Policy, Sampling, Task, Token};
+use crate::engine::job::{Caller, Namespace, Persist, Policy, Sampling, Task, Token};
 use crate::engine::{EngineHandle, Event, Job, ModelInfo, State, job};
 use crate::exit::{Exit, Usage};
 use crate::kv::codec::Codec;
@@ -109,6 +109,7 @@ fn next_token(
         task: Task::Sample(Sampling { logprobs: Some(info.vocab), ..Sampling::greedy(1) }),
         tokens: Arc::clone(tokens),
         text: None,
+        caller: Caller::default(),
         namespace,
         codec,
         adapter,

@@ -43,6 +43,10 @@ impl Leaver {
 impl Constraint for Leaver {
     fn mask(&self, _: &mut Mask) {}
 
+    fn afresh(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+
     fn accept(&mut self, token: u32) -> Step {
         let mut leaving = self.0.lock().unwrap();
         if leaving.reader.is_some() {

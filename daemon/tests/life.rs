@@ -297,6 +297,10 @@ struct Broken;
 impl Constraint for Broken {
     fn mask(&self, _: &mut Mask) {}
 
+    fn afresh(&self) -> Box<dyn Constraint> {
+        Box::new(Self)
+    }
+
     fn accept(&mut self, _: u32) -> Step {
         panic!("a broken constraint")
     }

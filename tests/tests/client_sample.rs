@@ -59,6 +59,28 @@ fn a_prompt_is_cold_once_then_full_in_memory_then_full_from_disk() {
 }
 
 #[test]
+fn several_texts_share_one_prompt_and_stand_behind_each_other() {
+    let (home, prompt) = (Home::new(), long(300));
+    let _daemon = home.serve(&[]);
+    let hot = ["-n", "8", "--temperature", "2", "--seed", "5", "--priority", "high"];
+    let ask =
+        |more: &[&str]| home.run(&[&["sample", "--prompt", &prompt][..], &hot, more].concat());
+    let report = ask(&["--choices", "3", "--json"]).json();
+    let choices = report["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 3);
+    assert_eq!(choices[0]["text"], report["text"]);
+    assert_eq!(choices[0]["text"], ask(&["--json"]).json()["text"], "as if it were alone");
+    assert_ne!(choices[1]["text"], choices[2]["text"]);
+    for choice in choices {
+        assert_eq!(choice["usage"]["completion_tokens"], 8);
+        assert_eq!(choice["usage"]["prompt_tokens"], 300);
+    }
+    let texts: Vec<_> = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
+    let told = ask(&["--choices", "3", "-q"]).stdout;
+    assert_eq!(told, format!("{}\n", texts.join("\n")));
+}
+
+#[test]
 fn four_clients_at_once_compute_a_cold_prefix_once() {
     let (home, prefix) = (Home::new(), long(900));
     let _daemon = home.serve(&[]);

@@ -1,14 +1,15 @@
 //! From a queued job to a sequence that knows what it reuses.
 //!
-//! A job waits until its bytes fit into the active budget; first come, first served.
+//! A job waits until its turn comes and its bytes fit into the active budget (`room`).
 //! Then the longest chain over memory and disk is found; what only the disk has goes to a loader
 //! first, and the sequence becomes runnable when its blocks are mapped and verified.
 //! If another sequence is computing the next block, this one follows it instead of computing it
 //! too.
+//! One that lost its memory to a higher priority comes back the same way, with what it has
+//! generated behind its prompt.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::Engine;
@@ -23,27 +24,60 @@ use crate::kv::record::Record;
 use crate::store::{Family, Restore, Restored};
 
 impl Engine {
-    /// Admits queued jobs while their bytes fit.
+    /// Admits whoever waits, in the order of turns, while their bytes fit.
     pub(super) fn admit(&mut self) {
-        while let Some(job) = self.waiting.pop_front() {
-            if let Some(failure) = self.refusal(&job) {
-                self.refuse(&job, failure);
-                continue;
+        while let Some(next) = self.next_in_line() {
+            match next {
+                InLine::Job(at) => {
+                    if !self.admit_job(at) {
+                        return;
+                    }
+                }
+                InLine::Preempted(at) => {
+                    let needed = self.sequences[at].needed_bytes();
+                    if !self.has_room_for(needed) {
+                        return;
+                    }
+                    self.resume(at, needed);
+                }
             }
-            let family = self.family(&job);
-            let needed = needed_bytes(&job, &family);
-            if needed > self.settings.active_budget {
-                let (needed, budget) = (needed as u64, self.settings.active_budget as u64);
-                self.refuse(&job, Failure::TooLarge { needed, budget });
-                continue;
-            }
-            let reserved: usize = self.sequences.iter().map(|sequence| sequence.reserved).sum();
-            if reserved + needed > self.settings.active_budget {
-                self.waiting.push_front(job);
-                return;
-            }
-            self.enter(job, family, needed);
         }
+    }
+
+    /// Admits or refuses a queued job; false when there is no room for it.
+    fn admit_job(&mut self, at: usize) -> bool {
+        let job = &self.queue.jobs()[at];
+        if let Some(failure) = self.refusal(job) {
+            let job = self.queue.take(at);
+            self.refuse(&job, failure);
+            return true;
+        }
+        let (caller, block_bytes) = (job.caller, self.loaded.info.layout(job.codec).block_bytes());
+        let needed = needed_blocks(job) * block_bytes;
+        if needed > self.settings.active_budget {
+            let (needed, budget) = (needed as u64, self.settings.active_budget as u64);
+            let job = self.queue.take(at);
+            self.refuse(&job, Failure::TooLarge { needed, budget });
+            return true;
+        }
+        if !self.make_room(needed, caller.priority) {
+            return false;
+        }
+        let job = self.queue.take(at);
+        let family = self.family(&job);
+        self.enter(job, family, needed);
+        true
+    }
+
+    /// Puts a job that has arrived into the queue. A client may fill seven eighths of it, so that
+    /// others find room.
+    pub(super) fn enqueue(&mut self, job: Job) {
+        let waiting = self.queue.count(job.caller.client);
+        let limit = self.settings.queue - self.settings.queue / 8;
+        if waiting >= limit {
+            return self.refuse(&job, Failure::Share { waiting, limit });
+        }
+        self.queue.push(job);
     }
 
     fn refusal(&self, job: &Job) -> Option<Failure> {
@@ -57,7 +91,7 @@ impl Engine {
     }
 
     pub(super) fn refuse(&self, job: &Job, failure: Failure) {
-        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.mailbox.in_hand();
         let _ = job.events.try_send(Event::Failed(failure));
     }
 
@@ -85,11 +119,15 @@ impl Engine {
     }
 
     fn enter(&mut self, job: Job, family: Arc<Family>, reserved: usize) {
-        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.mailbox.in_hand();
         self.next += 1;
         let sequence = Sequence::new(SeqId(self.next), job, family, reserved);
         self.sequences.push(sequence);
-        let at = self.sequences.len() - 1;
+        self.look_up(self.sequences.len() - 1);
+    }
+
+    /// Finds out what a sequence without rows can reuse.
+    pub(super) fn look_up(&mut self, at: usize) {
         if self.sequences[at].reads_cache() {
             self.attach_known(at);
             if self.ask_disk(at) {
@@ -103,14 +141,17 @@ impl Engine {
     fn ask_disk(&mut self, at: usize) -> bool {
         let sequence = &mut self.sequences[at];
         let Some(store) = &self.store else { return false };
-        let record = sequence.prompt_key();
-        let whole = sequence.kv.sealed().len() == sequence.prompt() / BLOCK;
-        if whole && self.index.record(&record, sequence.prompt_tail()).is_some() {
+        let (record, tail) = sequence.end();
+        let whole = sequence.kv.sealed().len() == sequence.tokens.len() / BLOCK;
+        if whole && self.index.record(&record, tail).is_some() {
             return false;
         }
         let restore = Restore {
             family: Arc::clone(&sequence.family),
-            tokens: Arc::clone(&sequence.job.tokens),
+            tokens: match sequence.is_fresh() {
+                true => Arc::clone(&sequence.job.tokens),
+                false => Arc::from(&sequence.tokens[..]),
+            },
             keys: Arc::from(&sequence.keys[..]),
             from: sequence.kv.sealed().len(),
         };
@@ -139,6 +180,9 @@ impl Engine {
         }
         let Some(at) = self.position(id) else { return };
         let sequence = &mut self.sequences[at];
+        if sequence.phase != Phase::Restoring {
+            return;
+        }
         if let Some(since) = sequence.restoring.take() {
             sequence.times.load += since.elapsed();
         }
@@ -155,7 +199,7 @@ impl Engine {
                 self.sequences[at].discharge_shared();
                 return self.announce(at);
             }
-            if self.is_claimed(at) {
+            if self.claimant(at).is_some() {
                 self.sequences[at].phase = Phase::Following;
                 return;
             }
@@ -168,8 +212,8 @@ impl Engine {
         // A score waits for its reader between rows, so nobody may wait for a score.
         if sequence.publishes() && !sequence.scores() {
             let from = sequence.kv.sealed().len();
-            let prompt = &sequence.keys[from..];
-            self.claims.claim(sequence.id, prompt, sequence.prompt_key());
+            let record = sequence.is_fresh().then(|| sequence.prompt_key());
+            self.claims.claim(sequence.id, &sequence.keys[from..], record);
         }
         self.announce(at);
     }
@@ -186,17 +230,16 @@ impl Engine {
     /// Attaches every whole block that memory has and that leaves a row to compute, or all of
     /// them when a record makes computing needless.
     fn attach_known(&mut self, at: usize) {
-        let sequence = &mut self.sequences[at];
-        let whole = sequence.prompt() / BLOCK;
         let has_record = self.complete_record(at).is_some();
         let sequence = &mut self.sequences[at];
-        let usable = if has_record { whole } else { (sequence.prompt() - 1) / BLOCK };
+        let rows = sequence.tokens.len() - usize::from(!has_record);
+        let usable = rows / BLOCK;
         let have = sequence.kv.sealed().len();
         if have >= usable {
             return;
         }
         let keys = &sequence.keys[have..usable];
-        let found = self.index.longest(keys, &sequence.job.tokens[have * BLOCK..]);
+        let found = self.index.longest(keys, &sequence.tokens[have * BLOCK..]);
         let sources = self.index.touch(&found);
         for (block, source) in found.into_iter().zip(sources) {
             sequence.kv.attach(block);
@@ -206,6 +249,9 @@ impl Engine {
 
     fn complete_record(&self, at: usize) -> Option<Arc<Record>> {
         let sequence = &self.sequences[at];
+        if !sequence.is_fresh() {
+            return None;
+        }
         let record = self.index.record(&sequence.prompt_key(), sequence.prompt_tail())?;
         record.hidden.is_some().then_some(record)
     }
@@ -232,23 +278,23 @@ impl Engine {
         true
     }
 
-    /// Whether another sequence is computing what this one needs next.
-    fn is_claimed(&self, at: usize) -> bool {
+    /// The other sequence that is computing what this one needs next.
+    pub(super) fn claimant(&self, at: usize) -> Option<SeqId> {
         let sequence = &self.sequences[at];
         let next = sequence.kv.sealed().len();
         let owner = match sequence.keys.get(next) {
             Some(key) if self.claims.block(key).is_some() => self.claims.block(key),
-            _ if next < (sequence.prompt() - 1) / BLOCK => None,
+            _ if next < (sequence.tokens.len() - 1) / BLOCK || !sequence.is_fresh() => None,
             _ => self.claims.record(&sequence.prompt_key()),
         };
-        owner.is_some_and(|owner| owner != sequence.id)
+        owner.filter(|owner| *owner != sequence.id)
     }
 
     /// Copies the rows that a relative has in common behind the last whole block.
     fn lend(&mut self, at: usize) {
         let sequence = &mut self.sequences[at];
         let have = sequence.kv.sealed().len();
-        let rest = &sequence.job.tokens[have * BLOCK..];
+        let rest = &sequence.tokens[have * BLOCK..];
         let Some(lent) = self.index.lend(&sequence.parent(have), rest, rest.len() - 1) else {
             return;
         };
@@ -273,16 +319,18 @@ impl Engine {
 
     /// Tells the reader what is reused; once.
     fn announce(&mut self, at: usize) {
+        if self.sequences[at].announced {
+            return;
+        }
         let reason = self.reason(at);
         let sequence = &mut self.sequences[at];
         sequence.reuse.reason = reason;
         let full = sequence.phase == Phase::Head;
         sequence.reuse.verdict = verdict(sequence.job.policy, full, &sequence.reuse);
-        if !std::mem::replace(&mut sequence.announced, true) {
-            let queued = sequence.times.queue;
-            let reuse = sequence.reuse.clone();
-            sequence.tell(Event::Admitted(Admitted { queued, reuse }));
-        }
+        sequence.announced = true;
+        let queued = sequence.times.queue;
+        let reuse = sequence.reuse.clone();
+        sequence.tell(Event::Admitted(Admitted { queued, reuse }));
     }
 
     /// Why less than the whole prompt is reused; what was observed comes before what is likely.
@@ -318,7 +366,11 @@ impl Sequence {
         self.reserved = self.reserved.saturating_sub(shared);
     }
 
+    /// What comes back after a preemption was counted before it.
     fn count_reuse(&mut self, tokens: usize, source: Origin) {
+        if self.announced {
+            return;
+        }
         if self.phase == Phase::Following {
             self.reuse.joined += u32::try_from(tokens).unwrap_or(u32::MAX);
         } else {
@@ -340,13 +392,25 @@ pub(super) fn verdict(policy: Policy, full: bool, reuse: &Reuse) -> Verdict {
     }
 }
 
-/// Bytes of the blocks that a job may come to own: its whole prompt and text, and one block that
-/// is being filled.
-fn needed_bytes(job: &Job, family: &Family) -> usize {
+/// Whose turn it is.
+pub(super) enum InLine {
+    /// A job, by its place in the queue.
+    Job(usize),
+    /// A sequence without memory.
+    Preempted(usize),
+}
+
+/// Blocks that a job may come to own: of its whole prompt and text, one that is being filled, and
+/// the texts of its other choices with the block in which they part.
+fn needed_blocks(job: &Job) -> usize {
     let text = match &job.task {
         Task::Sample(sampling) => sampling.max_tokens as usize,
         Task::Score { .. } => 0,
     };
-    let blocks = (job.tokens.len() + text).div_ceil(BLOCK) + 1;
-    blocks * family.layout.block_bytes()
+    blocks_of(job.tokens.len() + text) + (job.choices() as usize - 1) * blocks_of(text)
+}
+
+/// Blocks of so many rows, and one that is being filled.
+pub(super) fn blocks_of(rows: usize) -> usize {
+    rows.div_ceil(BLOCK) + 1
 }

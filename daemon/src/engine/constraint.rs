@@ -48,6 +48,9 @@ pub trait Constraint: Send + fmt::Debug {
         false
     }
 
+    /// The same constraint on a text that has not begun.
+    fn afresh(&self) -> Box<dyn Constraint>;
+
     /// Sees the token that was sampled.
     fn accept(&mut self, token: u32) -> Verdict;
 }

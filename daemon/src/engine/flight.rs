@@ -19,11 +19,13 @@ pub(super) struct Claims {
 
 impl Claims {
     /// Claims what nobody else has claimed.
-    pub(super) fn claim(&mut self, by: SeqId, blocks: &[BlockKey], record: RecordKey) {
+    pub(super) fn claim(&mut self, by: SeqId, blocks: &[BlockKey], record: Option<RecordKey>) {
         for key in blocks {
             self.blocks.entry(*key).or_insert(by);
         }
-        self.records.entry(record).or_insert(by);
+        if let Some(record) = record {
+            self.records.entry(record).or_insert(by);
+        }
     }
 
     /// Whether another sequence is computing the block.

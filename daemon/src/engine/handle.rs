@@ -1,7 +1,7 @@
 //! How everyone else talks to an engine: a mailbox in, a state to watch, events out.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::adapters::AdapterInfo;
 use super::explain::Inquiry;
+use super::hand_over::{Closed, Outside};
 use super::job::{Job, Namespace, Reuse};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
@@ -256,7 +257,7 @@ pub enum Refused {
 #[derive(Debug, Clone)]
 pub struct EngineHandle {
     pub(super) name: Arc<str>,
-    pub(super) mailbox: mpsc::Sender<Message>,
+    pub(super) mailbox: Outside<Message>,
     pub(super) state: watch::Receiver<State>,
     pub(super) shared: Arc<Shared>,
 }
@@ -264,9 +265,6 @@ pub struct EngineHandle {
 /// What the engine thread and its handles both see.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Jobs submitted and not yet admitted.
-    pub(super) waiting: AtomicUsize,
-    pub(super) limit: usize,
     pub(super) silence: Duration,
     /// Milliseconds since `epoch` at the engine's last sign of life.
     pub(super) beat: AtomicU64,
@@ -289,14 +287,10 @@ impl EngineHandle {
     /// # Errors
     /// When the queue is full or the engine has stopped.
     pub fn submit(&self, job: Job) -> Result<(), Refused> {
-        let (waiting, limit) = (&self.shared.waiting, self.shared.limit);
-        let counted = waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| {
-            (waiting < limit).then_some(waiting + 1)
-        });
-        if let Err(waiting) = counted {
-            return Err(Refused::QueueFull { waiting, limit });
-        }
-        self.mailbox.send(Message::Job(Box::new(job))).map_err(|_| Refused::Stopped)
+        self.mailbox.submit(Message::Job(Box::new(job))).map_err(|closed| match closed {
+            Closed::Full(waiting) => Refused::QueueFull { waiting, limit: self.mailbox.limit() },
+            Closed::Gone => Refused::Stopped,
+        })
     }
 
     /// How long ago the engine last showed a sign of life. It does so at every step, and every
@@ -314,7 +308,7 @@ impl EngineHandle {
 
     /// Requests that wait for admission.
     pub fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::Acquire)
+        self.mailbox.waiting()
     }
 
     /// Whether the engine reads its mailbox: while it loads its model it does not.

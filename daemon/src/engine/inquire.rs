@@ -51,10 +51,11 @@ impl Engine {
     /// What the engine holds.
     pub(super) fn report(&self) -> Report {
         let (blocks, records) = self.index.counts();
-        let running = self.sequences.iter().filter(|s| s.phase != Phase::Syncing).count();
+        let running = self.sequences.iter().filter(|s| s.phase.runs()).count();
+        let preempted = self.sequences.iter().filter(|s| s.phase == Phase::Preempted).count();
         Report {
             running: u32::try_from(running).unwrap_or(u32::MAX),
-            waiting: u32::try_from(self.waiting.len()).unwrap_or(u32::MAX),
+            waiting: u32::try_from(self.queue.len() + preempted).unwrap_or(u32::MAX),
             blocks: blocks as u64,
             heap_bytes: self.index.heap_bytes() as u64,
             active_bytes: self.sequences.iter().map(|s| s.reserved as u64).sum(),

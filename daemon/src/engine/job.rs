@@ -23,6 +23,8 @@ pub struct Job {
     pub tokens: Arc<[u32]>,
     /// [`crate::store::text_digest`] of the prompt, when it came as text.
     pub text: Option<Digest>,
+    /// Whose turn it is.
+    pub caller: Caller,
     /// Whose blocks may be used.
     pub namespace: Namespace,
     /// The chain's codec.
@@ -41,6 +43,46 @@ pub struct Job {
     pub generation: u64,
     /// Where answers go. A dropped receiver cancels.
     pub events: mpsc::Sender<Event>,
+}
+
+/// Who asks, as far as turns go: clients are served alike, requests by their priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// The process that asks.
+    pub client: ClientId,
+    /// How urgent it is.
+    pub priority: Priority,
+}
+
+/// A process, as the kernel tells who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ClientId {
+    /// Its user.
+    pub uid: u32,
+    /// Its process id; 0 where the system does not tell.
+    pub pid: u32,
+}
+
+/// How urgent a request is. Higher ones go first, and may take the memory of lower ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// When nobody else wants anything.
+    Low,
+    /// As everyone.
+    #[default]
+    Normal,
+    /// Before everyone.
+    High,
+}
+
+impl Priority {
+    /// The one above, or the highest.
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Low => Self::Normal,
+            Self::Normal | Self::High => Self::High,
+        }
+    }
 }
 
 /// What a request wants.
@@ -82,6 +124,8 @@ pub struct Sampling {
     pub stop_tokens: Vec<u32>,
     /// Log-probabilities of this many alternatives with each token; `None` for none at all.
     pub logprobs: Option<usize>,
+    /// How many texts to generate, each with draws of its own; at least 1.
+    pub choices: u32,
     /// Watches the tokens.
     pub constraint: Option<Box<dyn Constraint>>,
 }
@@ -102,8 +146,39 @@ impl Sampling {
             max_tokens,
             stop_tokens: Vec::new(),
             logprobs: None,
+            choices: 1,
             constraint: None,
         }
+    }
+
+    /// The same for another choice, from its beginning.
+    fn another(&self) -> Self {
+        Self {
+            logit_bias: self.logit_bias.clone(),
+            stop_tokens: self.stop_tokens.clone(),
+            constraint: self.constraint.as_ref().map(|constraint| constraint.afresh()),
+            choices: 1,
+            ..*self
+        }
+    }
+}
+
+impl Job {
+    /// How many texts it wants.
+    pub(super) fn choices(&self) -> u32 {
+        match &self.task {
+            Task::Sample(sampling) => sampling.choices,
+            Task::Score { .. } => 1,
+        }
+    }
+
+    /// The job of one more choice of the same request.
+    pub(super) fn another(&self) -> Self {
+        let task = match &self.task {
+            Task::Sample(sampling) => Task::Sample(sampling.another()),
+            Task::Score { top } => Task::Score { top: *top },
+        };
+        Self { task, tokens: Arc::clone(&self.tokens), events: self.events.clone(), ..*self }
     }
 }
 
@@ -142,7 +217,7 @@ pub enum Persist {
     No,
 }
 
-/// What the engine tells about a request.
+/// What the engine tells about a request. Tokens and ends are told for each of its choices.
 #[derive(Debug)]
 pub enum Event {
     /// It holds its memory and knows what it reuses. Comes before any token.
@@ -158,7 +233,7 @@ pub enum Event {
     Token(Token),
     /// The log-probability of one given token.
     Scored(Token),
-    /// The end.
+    /// The end of a choice.
     Done(Done),
     /// The end, badly. Nothing follows.
     Failed(Failure),
@@ -258,6 +333,8 @@ pub struct Divergence {
 /// One token and how likely it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
+    /// The choice that it belongs to, from 0.
+    pub choice: u32,
     /// The id.
     pub id: u32,
     /// Its natural log-probability, before temperature and filters, when asked for.
@@ -266,9 +343,11 @@ pub struct Token {
     pub top: Vec<(u32, f32)>,
 }
 
-/// How and at what price a request ended.
+/// How and at what price a choice of a request ended.
 #[derive(Debug, Clone)]
 pub struct Done {
+    /// The choice, from 0.
+    pub choice: u32,
     /// Why.
     pub finish: Finish,
     /// What was reused in the end.
@@ -290,7 +369,7 @@ pub struct Done {
 /// Where a request's time went.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Times {
-    /// Waiting for admission.
+    /// Waiting for admission, and for memory that a higher priority took.
     pub queue: Duration,
     /// Waiting for the disk.
     pub load: Duration,
@@ -325,6 +404,16 @@ pub enum Failure {
         tokens: u32,
         /// Tokens whose KV stays cached.
         kept: u32,
+    },
+    /// Too many requests of the same client wait.
+    #[error(
+        "{waiting} requests of this client are waiting, it may fill {limit} places of the queue"
+    )]
+    Share {
+        /// Requests of the client that wait.
+        waiting: usize,
+        /// Most that may.
+        limit: usize,
     },
     /// It can never fit.
     #[error("the request needs {needed} bytes of KV cache, the budget is {budget}")]

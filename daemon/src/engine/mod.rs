@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Reading order: [`job`] is what goes in and comes out, [`sequence`] is a request in flight,
-//! `admit`, `step` and `settle` are its life.
+//! `admit`, `step` and `settle` are its life, `turns` and `room` say when.
 //!
 //! Invariants: the loop never waits for a disk or for a reader; cancels and deadlines are seen at
 //! every step; blocks are published only when all their rows are complete and the model file is
@@ -29,16 +29,28 @@ mod explain;
 mod flight;
 mod history;
 mod inquire;
+mod fork;
+mod hand_over;
 mod kept;
+mod queue;
+mod room;
 mod sampler;
 mod scheduler;
 mod settle;
 mod step;
+mod turns;
 mod why;
 
-use std::collections::{HashMap, VecDeque};
+/// What threads meet in; a model checker brings its own.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(super) use std::sync::{Arc, mpsc};
+    pub(super) use std::thread::yield_now;
+}
+
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -52,13 +64,16 @@ pub use self::job::{Event, Job};
 pub use self::source::Source;
 
 use self::flight::Claims;
+use self::hand_over::{Inside, Outside, hand_over};
 use self::handle::{Message, Shared};
 use self::history::History;
 use self::job::Done;
 use self::kept::Kept;
+use self::queue::Queue;
 use self::scheduler::Pace;
 use self::sequence::{SeqId, Sequence};
 use self::source::Loaded;
+use self::step::Scratch;
 use crate::kv::codec::Codec;
 pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
@@ -94,10 +109,13 @@ struct Engine {
     source: Source,
     machine: Machine,
     pace: Pace,
+    scratch: Scratch,
+    /// What tokens are drawn in.
+    weights: Vec<f32>,
     store: Option<StoreHandle>,
     kept: Option<Kept>,
-    mailbox: mpsc::Receiver<Message>,
-    own: mpsc::Sender<Message>,
+    mailbox: Inside<Message>,
+    own: Outside<Message>,
     state: watch::Sender<State>,
     shared: Arc<Shared>,
     loaded: Loaded,
@@ -107,7 +125,7 @@ struct Engine {
     /// The changed files as they were when they could not be read.
     unreadable: Option<Stamps>,
     draining: Option<Instant>,
-    waiting: VecDeque<Job>,
+    queue: Queue,
     sequences: Vec<Sequence>,
     unsynced: HashMap<SeqId, Done>,
     next: u64,
@@ -129,11 +147,9 @@ pub fn spawn(
     machine: impl Into<Machine>,
     store: Option<StoreHandle>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
-    let (own, mailbox) = mpsc::channel();
+    let (own, mailbox) = hand_over(settings.queue);
     let (state, watched) = watch::channel(State::Loading);
     let shared = Arc::new(Shared {
-        waiting: AtomicUsize::new(0),
-        limit: settings.queue,
         silence: settings.silence,
         beat: AtomicU64::new(0),
         epoch: Instant::now(),
@@ -156,7 +172,7 @@ fn live(
     source: Source,
     machine: Machine,
     store: Option<StoreHandle>,
-    (own, mailbox): (mpsc::Sender<Message>, mpsc::Receiver<Message>),
+    (own, mailbox): (Outside<Message>, Inside<Message>),
     state: watch::Sender<State>,
     shared: Arc<Shared>,
 ) {
@@ -183,6 +199,8 @@ fn live(
         settings,
         machine,
         pace: Pace::default(),
+        scratch: Scratch::default(),
+        weights: Vec::new(),
         source,
         store,
         kept,
@@ -195,7 +213,7 @@ fn live(
         stale: false,
         unreadable: None,
         draining: None,
-        waiting: VecDeque::new(),
+        queue: Queue::default(),
         sequences: Vec::new(),
         unsynced: HashMap::new(),
         next: 0,
@@ -240,7 +258,7 @@ impl Engine {
                 self.worked = Instant::now();
             }
             self.bury();
-            if self.draining.is_some() && self.sequences.is_empty() && self.waiting.is_empty() {
+            if self.draining.is_some() && self.sequences.is_empty() && self.queue.is_empty() {
                 return;
             }
         }
@@ -251,18 +269,18 @@ impl Engine {
     fn receive(&mut self, busy: bool) -> bool {
         if !busy {
             let reloads = self.stale && self.unreadable.is_none();
-            let idle = self.sequences.is_empty() && self.waiting.is_empty() && !reloads;
+            let idle = self.sequences.is_empty() && self.queue.is_empty() && !reloads;
             if idle && self.worked.elapsed() >= HEARTBEAT {
                 self.keep_pack();
             }
             let patience = if idle { HEARTBEAT } else { GLANCE };
-            match self.mailbox.recv_timeout(patience) {
+            match self.mailbox.receiver.recv_timeout(patience) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
         }
-        while let Ok(message) = self.mailbox.try_recv() {
+        while let Ok(message) = self.mailbox.receiver.try_recv() {
             self.take(message);
         }
         true
@@ -270,7 +288,7 @@ impl Engine {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Job(job) => self.waiting.push_back(*job),
+            Message::Job(job) => self.enqueue(*job),
             Message::Restored(id, removals, found) => {
                 // What was found before a removal may be what was removed.
                 let current = removals == self.removals;

@@ -1,7 +1,7 @@
 //! From logits to a token.
 //!
-//! Randomness is counter-based: the draw depends on the seed and on the token's position, never on
-//! what else ran. Candidates are ordered by logit, ties by the lower id, and summed in that order.
+//! Randomness is counter-based: the draw depends on the seed, the choice and the token's position,
+//! never on what else ran. Candidates are ordered by logit, ties by the lower id, and summed in that order.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,24 @@ use super::job::{Sampling, Token};
 /// Candidates looked at first when a vocabulary is cut by mass.
 const SHORTLIST: usize = 256;
 
-/// Chooses the token at `position` from `logits [V]`, after the text `generated` of a prompt
-/// whose ids are `prompt`.
+/// Where a token goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Of the texts that the request asked for, which.
+    pub(super) choice: u32,
+    /// Tokens before it, the prompt's included.
+    pub(super) position: u64,
+}
+
+/// Chooses the token at `place` from `logits [V]`, after the text `generated` of a prompt whose
+/// ids are `prompt`. What `weights` holds means nothing; its memory is used.
 pub(super) fn choose(
+    weights: &mut Vec<f32>,
     logits: &[f32],
     sampling: &Sampling,
     prompt: &[u32],
     generated: &[u32],
-    position: u64,
+    place: Place,
 ) -> Token {
     let mut adjusted = Cow::Borrowed(logits);
     if adjusts(sampling) {
@@ -28,20 +38,22 @@ pub(super) fn choose(
         forbid(adjusted.to_mut(), sampling);
     }
     let id = if sampling.temperature > 0.0 {
-        draw(&adjusted, sampling, position)
+        draw(weights, &adjusted, sampling, place)
     } else {
         index(sample::argmax(&adjusted))
     };
-    describe(logits, id, sampling.logprobs)
+    Token { choice: place.choice, ..describe(logits, id, sampling.logprobs) }
 }
 
-/// The token `id` with its log-probability under `logits [V]`, and the `top` likeliest.
+/// The token `id` of the first choice with its log-probability under `logits [V]`, and the `top` likeliest.
 pub(super) fn describe(logits: &[f32], id: u32, top: Option<usize>) -> Token {
-    let Some(top) = top else { return Token { id, logprob: None, top: Vec::new() } };
+    let Some(top) = top else {
+        return Token { choice: 0, id, logprob: None, top: Vec::new() };
+    };
     let total = sample::logsumexp(logits);
     let logprob = Some(logits[id as usize] - total);
     let top = likeliest(logits, top).into_iter().map(|(id, logit)| (id, logit - total)).collect();
-    Token { id, logprob, top }
+    Token { choice: 0, id, logprob, top }
 }
 
 /// Whether anything but the logits decides which token is likeliest.
@@ -95,19 +107,19 @@ fn forbid(logits: &mut [f32], sampling: &Sampling) {
 /// Draws from the candidates that the filters leave: the `top_k` largest logits, of these the ones
 /// at least `min_p` times as likely as the first, of these the fewest that hold the fraction
 /// `top_p` of the mass.
-fn draw(logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
-    let mut weights = vec![0.0; logits.len()];
-    sample::weights(logits, sampling.temperature, &mut weights);
+fn draw(weights: &mut Vec<f32>, logits: &[f32], sampling: &Sampling, place: Place) -> u32 {
+    weights.resize(logits.len(), 0.0);
+    sample::weights(logits, sampling.temperature, weights);
     let likely = match sampling.min_p > 0.0 {
         true => weights.iter().filter(|weight| **weight >= sampling.min_p).count().max(1),
         false => logits.len(),
     };
     let keep = if sampling.top_k == 0 { likely } else { likely.min(sampling.top_k) };
-    let random = sample::uniform(sampling.seed, 0, position);
+    let random = sample::uniform(sampling.seed, place.choice, place.position);
     if keep == logits.len() && sampling.top_p >= 1.0 {
-        return index(pick(&weights, random));
+        return index(pick(weights, random));
     }
-    let candidates = nucleus(logits, &weights, keep, sampling.top_p);
+    let candidates = nucleus(logits, weights, keep, sampling.top_p);
     let weights: Vec<f32> = candidates.iter().map(|(id, _)| weights[*id as usize]).collect();
     candidates[pick(&weights, random)].0
 }
@@ -186,6 +198,14 @@ fn index(id: usize) -> u32 {
 mod tests {
     use super::*;
 
+    fn choose(l: &[f32], s: &Sampling, prompt: &[u32], generated: &[u32], at: Place) -> Token {
+        super::choose(&mut Vec::new(), l, s, prompt, generated, at)
+    }
+
+    fn at(position: u64) -> Place {
+        Place { choice: 0, position }
+    }
+
     fn hot() -> Sampling {
         Sampling { temperature: 1.0, ..Sampling::greedy(1) }
     }
@@ -193,14 +213,14 @@ mod tests {
     fn drawn(logits: &[f32], sampling: &Sampling) -> Vec<usize> {
         let mut counts = vec![0; logits.len()];
         for position in 0..20_000 {
-            counts[choose(logits, sampling, &[], &[], position).id as usize] += 1;
+            counts[choose(logits, sampling, &[], &[], at(position)).id as usize] += 1;
         }
         counts
     }
 
     #[test]
     fn greedy_takes_the_lower_id_of_equals() {
-        assert_eq!(choose(&[1.0, 3.0, 3.0], &Sampling::greedy(1), &[], &[], 0).id, 1);
+        assert_eq!(choose(&[1.0, 3.0, 3.0], &Sampling::greedy(1), &[], &[], at(0)).id, 1);
     }
 
     #[test]
@@ -216,10 +236,21 @@ mod tests {
         let logits = [0.1, 0.2, 0.3, 0.4];
         let draws = |seed| {
             let sampling = Sampling { seed, ..hot() };
-            (0..64).map(|p| choose(&logits, &sampling, &[], &[], p).id).collect::<Vec<_>>()
+            (0..64).map(|p| choose(&logits, &sampling, &[], &[], at(p)).id).collect::<Vec<_>>()
         };
         assert_eq!(draws(7), draws(7));
         assert_ne!(draws(7), draws(8));
+    }
+
+    #[test]
+    fn each_choice_draws_its_own_tokens() {
+        let logits = [0.1, 0.2, 0.3, 0.4];
+        let draws = |choice| {
+            let place = |position| Place { choice, position };
+            (0..64).map(|p| choose(&logits, &hot(), &[], &[], place(p)).id).collect::<Vec<_>>()
+        };
+        assert_ne!(draws(0), draws(1));
+        assert_ne!(draws(1), draws(2));
     }
 
     #[test]
@@ -255,7 +286,7 @@ mod tests {
         let repetition_penalty = f32::MIN_POSITIVE;
         for temperature in [1.0, 0.01] {
             let sampling = Sampling { repetition_penalty, temperature, ..Sampling::greedy(1) };
-            let drawn = choose(&[9.0, 8.0, 1.0], &sampling, &[0, 1], &[], 7).id;
+            let drawn = choose(&[9.0, 8.0, 1.0], &sampling, &[0, 1], &[], at(7)).id;
             assert!(drawn < 2, "{drawn}");
         }
     }
@@ -289,7 +320,7 @@ mod tests {
             let allowed = sorted(&logits, &sampling);
             let mut seen = std::collections::BTreeSet::new();
             for position in 0..4_000 {
-                seen.insert(choose(&logits, &sampling, &[], &[], position).id);
+                seen.insert(choose(&logits, &sampling, &[], &[], at(position)).id);
             }
             let strays = seen.iter().filter(|id| !allowed.contains(id)).count();
             assert_eq!(strays, 0, "{top_k} {top_p} {min_p}: of {} allowed", allowed.len());
@@ -303,18 +334,18 @@ mod tests {
     fn penalties_push_seen_tokens_down_and_bias_pulls_up() {
         let logits = [2.0, 1.9, -1.0];
         let repeated = Sampling { repetition_penalty: 2.0, ..Sampling::greedy(1) };
-        assert_eq!(choose(&logits, &repeated, &[0], &[], 0).id, 1);
+        assert_eq!(choose(&logits, &repeated, &[0], &[], at(0)).id, 1);
         let present = Sampling { presence_penalty: 0.5, ..Sampling::greedy(1) };
-        assert_eq!(choose(&logits, &present, &[0], &[], 0).id, 0);
-        assert_eq!(choose(&logits, &present, &[], &[0], 0).id, 1);
+        assert_eq!(choose(&logits, &present, &[0], &[], at(0)).id, 0);
+        assert_eq!(choose(&logits, &present, &[], &[0], at(0)).id, 1);
         let biased = Sampling { logit_bias: vec![(2, 10.0)], ..Sampling::greedy(1) };
-        assert_eq!(choose(&logits, &biased, &[], &[], 0).id, 2);
+        assert_eq!(choose(&logits, &biased, &[], &[], at(0)).id, 2);
     }
 
     #[test]
     fn log_probabilities_are_those_of_the_model_not_of_the_filters() {
         let sampling = Sampling { logprobs: Some(2), temperature: 0.5, ..Sampling::greedy(1) };
-        let token = choose(&[0.0, 0.0], &sampling, &[], &[], 0);
+        let token = choose(&[0.0, 0.0], &sampling, &[], &[], at(0));
         assert!((token.logprob.unwrap_or(0.0) + 2.0_f32.ln()).abs() < 1e-6);
         assert_eq!(token.top.len(), 2);
     }

@@ -1,7 +1,7 @@
 //! Who runs in the next step, and how many rows each.
 //!
 //! The scheduler knows only each sequence's debt; prefill and decode are names in reports.
-//! Decodes first, then prefill slices in order of arrival. A slice is as long as a step may take,
+//! Decodes first, then prefill slices in the order of their turns. A slice is as long as a step may take,
 //! by what rows cost lately: cancels and deadlines are noticed between steps, and a long prompt
 //! must not hold up everyone else's text.
 
@@ -20,10 +20,10 @@ const FIRST_ROWS: usize = 32;
 /// Rows of a slice whose logits are all wanted: a row of logits is a whole vocabulary.
 pub(super) const ROWS_WITH_LOGITS: usize = 64;
 
-/// What the scheduler knows of a runnable sequence.
+/// What the scheduler knows of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Runnable {
-    /// Rows it has to compute; 1 for a decode.
+    /// Rows it has to compute; 1 for a decode, 0 when it cannot run.
     pub(super) debt: usize,
     /// Whether it is generating.
     pub(super) decodes: bool,
@@ -54,20 +54,21 @@ impl Pace {
     }
 }
 
-/// Rows for each of `runnable` (in order of arrival) in the next step.
-pub(super) fn plan(runnable: &[Runnable], pace: &Pace) -> Vec<usize> {
-    let decodes = runnable.iter().any(|sequence| sequence.decodes);
+/// Sets `rows` to the rows of each of `sequences` in the next step. `turns` are the places of those
+/// that prefill, the first one first; a place that comes again changes nothing.
+pub(super) fn plan(sequences: &[Runnable], turns: &[usize], pace: &Pace, rows: &mut Vec<usize>) {
+    rows.clear();
+    rows.extend(sequences.iter().map(|one| if one.decodes { one.debt } else { 0 }));
+    let decodes = rows.iter().any(|rows| *rows > 0);
     let mut left = pace.rows(if decodes { BESIDE_DECODES } else { ALONE });
-    let rows = |sequence: &Runnable| {
-        if sequence.decodes {
-            return sequence.debt;
+    for at in turns {
+        let sequence = &sequences[*at];
+        if rows[*at] == 0 {
+            let most = if sequence.all_logits { ROWS_WITH_LOGITS } else { left };
+            rows[*at] = sequence.debt.min(left).min(most);
+            left -= rows[*at];
         }
-        let most = if sequence.all_logits { ROWS_WITH_LOGITS } else { left };
-        let rows = sequence.debt.min(left).min(most);
-        left -= rows;
-        rows
-    };
-    runnable.iter().map(rows).collect()
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +80,14 @@ mod tests {
     }
 
     const DECODE: Runnable = Runnable { debt: 1, decodes: true, all_logits: false };
+
+    /// The rows when the turns are in order of arrival.
+    fn plan(sequences: &[Runnable], pace: &Pace) -> Vec<usize> {
+        let mut rows = Vec::new();
+        let turns: Vec<_> = (0..sequences.len()).filter(|at| !sequences[*at].decodes).collect();
+        super::plan(sequences, &turns, pace, &mut rows);
+        rows
+    }
 
     /// A machine that computes a row in so many microseconds.
     fn pace(row: u64) -> Pace {
@@ -109,6 +118,20 @@ mod tests {
         assert_eq!(plan(&[prefill(1000)], &pace), [250]);
         pace.learn(100, Duration::from_millis(300));
         assert_eq!(plan(&[prefill(1000)], &pace), [125]);
+    }
+
+    #[test]
+    fn a_decode_that_waits_for_its_reader_shortens_no_slice() {
+        let waiting = Runnable { debt: 0, ..DECODE };
+        assert_eq!(plan(&[prefill(1000), waiting], &pace(1000)), [250, 0]);
+    }
+
+    #[test]
+    fn prompts_get_their_rows_in_the_order_of_their_turns() {
+        let mut rows = vec![7; 9];
+        let all = [prefill(500), prefill(40), DECODE, prefill(9)];
+        super::plan(&all, &[3, 1, 3, 0], &pace(500), &mut rows);
+        assert_eq!(rows, [51, 40, 1, 9]);
     }
 
     #[test]

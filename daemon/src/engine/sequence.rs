@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::admit::blocks_of;
 use super::job::{Event, Job, Persist, Policy, Reason, Reuse, Task, Times};
 use super::scheduler::ROWS_WITH_LOGITS;
 use crate::kv::key::{BlockKey, BlockTokens, RecordKey, chain};
@@ -27,19 +28,34 @@ pub enum Phase {
     Head,
     /// The last token was sampled and is to be run.
     Decode,
+    /// Its memory was taken by a higher priority; it waits for its turn to go on.
+    Preempted,
     /// The reply is complete; a sync is awaited.
     Syncing,
     /// Over.
     Ended,
 }
 
-/// A request in flight.
+impl Phase {
+    /// Whether a sequence has memory, and something left to do with it.
+    pub(super) fn runs(self) -> bool {
+        !matches!(self, Self::Preempted | Self::Syncing | Self::Ended)
+    }
+}
+
+/// A request in flight, or one of the texts that a request asked for.
 #[derive(Debug)]
 pub struct Sequence {
     pub(super) id: SeqId,
     pub(super) job: Job,
     pub(super) family: Arc<Family>,
     pub(super) phase: Phase,
+    /// Of the texts that the request asked for, which; the first computes the prompt for all.
+    pub(super) choice: u32,
+    /// Texts that the request asked for.
+    pub(super) choices: u32,
+    /// Texts of the request that begin when the prompt is complete.
+    pub(super) to_fork: u32,
     /// The prompt, then what was generated. The last generated token has no rows yet.
     pub(super) tokens: Vec<u32>,
     /// The keys of the whole blocks of the prompt, then of generated blocks as they are sealed.
@@ -56,6 +72,10 @@ pub struct Sequence {
     pub(super) saved: usize,
     pub(super) generated: u32,
     pub(super) times: Times,
+    /// When it was given its memory or rows last.
+    pub(super) served: Instant,
+    /// When its memory was taken, the last time.
+    pub(super) preempted: Option<Instant>,
     pub(super) first_token: Option<Instant>,
     pub(super) last_token: Option<Instant>,
     /// Since when its reader has left no room for events.
@@ -73,12 +93,16 @@ impl Sequence {
         let tokens = job.tokens.to_vec();
         let keys = chain(&family.fingerprint, &tokens);
         let kv = KvSeq::new(Arc::clone(&family.layout));
+        let choices = job.choices();
         let times = Times { queue: job.received.elapsed(), ..Times::default() };
         Self {
             id,
             job,
             family,
             phase: Phase::Prefill,
+            choice: 0,
+            choices,
+            to_fork: choices - 1,
             tokens,
             keys,
             kv,
@@ -89,6 +113,8 @@ impl Sequence {
             saved: 0,
             generated: 0,
             times,
+            served: Instant::now(),
+            preempted: None,
             first_token: None,
             last_token: None,
             stalled: None,
@@ -112,6 +138,25 @@ impl Sequence {
         }
     }
 
+    /// Bytes of the blocks that it may come to own when it goes on without any.
+    pub(super) fn needed_bytes(&self) -> usize {
+        let text = self.text_left();
+        let blocks = blocks_of(self.tokens.len() + text) + self.to_fork as usize * blocks_of(text);
+        blocks * self.family.layout.block_bytes()
+    }
+
+    /// Gives its rows up, to go on later from its tokens alone.
+    pub(super) fn withdraw(&mut self) {
+        self.kv = KvSeq::new(Arc::clone(&self.family.layout));
+        self.keys = chain(&self.family.fingerprint, &self.tokens);
+        (self.reserved, self.saved, self.cached, self.hidden) = (0, 0, 0, None);
+        if !self.announced {
+            self.reuse = Reuse::default();
+        }
+        self.preempted = Some(Instant::now());
+        self.phase = Phase::Preempted;
+    }
+
     /// The ids behind the last whole block of the prompt.
     pub(super) fn prompt_tail(&self) -> &[u32] {
         &self.job.tokens[self.prompt() / BLOCK * BLOCK..]
@@ -123,10 +168,30 @@ impl Sequence {
         RecordKey::new(&self.family.fingerprint, &last, self.prompt_tail())
     }
 
+    /// The name of all tokens so far, and those behind the last whole block.
+    pub(super) fn end(&self) -> (RecordKey, &[u32]) {
+        let whole = self.tokens.len() / BLOCK;
+        let tail = &self.tokens[whole * BLOCK..];
+        (RecordKey::new(&self.family.fingerprint, &self.parent(whole), tail), tail)
+    }
+
+    /// Whether its prompt is all that it has: nothing was generated before it lost its rows.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.generated == 0
+    }
+
+    /// Tokens that may still be generated.
+    pub(super) fn text_left(&self) -> usize {
+        match &self.job.task {
+            Task::Sample(sampling) => (sampling.max_tokens - self.generated) as usize,
+            Task::Score { .. } => 0,
+        }
+    }
+
     /// Rows that the next steps have to compute.
     pub(super) fn debt(&self) -> usize {
         match self.phase {
-            Phase::Prefill => self.prompt() - self.kv.len(),
+            Phase::Prefill => self.tokens.len() - self.kv.len(),
             Phase::Decode => 1,
             _ => 0,
         }
@@ -194,14 +259,14 @@ impl Sequence {
             Phase::Prefill => return true,
             _ => 1,
         };
-        // The last word needs room, too.
-        self.job.events.capacity() > events + 1
+        // The last word needs room, too; and all choices speak through one channel.
+        self.job.events.capacity() > self.choices as usize * (events + 1)
     }
 
     /// Whether a word about progress leaves room for the first token and the last word, which must
-    /// not be lost.
+    /// not be lost; of each choice.
     pub(super) fn has_room_for_progress(&self) -> bool {
-        self.job.events.capacity() > 3
+        self.job.events.capacity() > 2 * self.choices as usize + 1
     }
 
     /// The times of a reply that ends now.

@@ -43,7 +43,8 @@ impl Engine {
     /// Keeps the end of the prompt with its final hidden state, and sends the prompt to the disk.
     pub(super) fn keep_prompt(&mut self, at: usize, hidden: &[f32]) {
         let id = self.sequences[at].id;
-        if self.sequences[at].publishes() && !self.stale {
+        // The prompt of one that goes on after a preemption was kept before it.
+        if self.sequences[at].publishes() && !self.stale && self.sequences[at].is_fresh() {
             let record = self.sequences[at].record(Some(hidden.to_vec()));
             let record = Arc::new(record);
             if self.sequences[at].job.policy == Policy::Refresh {
@@ -153,7 +154,7 @@ impl Engine {
         length
     }
 
-    fn save(&mut self, at: usize, record: Option<Arc<Record>>, durability: Durability) {
+    pub(super) fn save(&mut self, at: usize, record: Option<Arc<Record>>, durability: Durability) {
         let sequence = &mut self.sequences[at];
         let Some(store) = self.store.as_ref().filter(|_| sequence.persists()) else { return };
         if sequence.kv.len() < store.minimum_tokens() {
@@ -214,10 +215,7 @@ impl Engine {
         let over = |job: &super::Job| {
             job.events.is_closed() || job.deadline.is_some_and(|deadline| deadline <= now)
         };
-        let (over, waiting): (Vec<_>, _) =
-            std::mem::take(&mut self.waiting).into_iter().partition(over);
-        self.waiting = waiting.into();
-        for job in over {
+        for job in self.queue.take_if(over) {
             self.refuse(&job, Failure::Deadline { tokens: 0, kept: 0 });
         }
         for at in 0..self.sequences.len() {
@@ -253,7 +251,7 @@ impl Sequence {
         Record { family, key, last, length, tail, rows: self.kv.tail_rows(), hidden, text }
     }
 
-    fn unsaved(&self) -> bool {
+    pub(super) fn unsaved(&self) -> bool {
         self.kv.sealed().len() > self.saved
     }
 
@@ -272,6 +270,7 @@ impl Sequence {
 
     fn done(&self, finish: Finish) -> Done {
         Done {
+            choice: self.choice,
             finish,
             reuse: self.reuse.clone(),
             completion: self.generated,

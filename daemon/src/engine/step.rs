@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::Engine;
 use super::Slabs;
 use super::job::{Event, Failure, Finish, Task, Token};
-use super::sampler;
+use super::sampler::{self, Place};
 use super::scheduler::{Runnable, plan};
 use super::sequence::{Phase, Sequence};
 use crate::kv::codec::Codec;
@@ -16,8 +18,28 @@ use crate::kv::device::DeviceError;
 use crate::model::host::Buffer;
 use crate::model::{Batch, Model};
 
+/// Sequences whose pass takes no memory.
+const COMPANY: usize = 32;
+
 /// How often progress is told.
 const PROGRESS: Duration = Duration::from_millis(100);
+
+/// What a step is planned in: kept from one to the next, so that a decode takes no memory.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    runnable: Vec<Runnable>,
+    /// Rows of each sequence.
+    rows: Vec<usize>,
+    members: Vec<Member>,
+    batch: Batch,
+}
+
+/// A sequence that runs in a pass.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    at: usize,
+    rows: usize,
+}
 
 /// What a pass over a batch gives.
 struct Computed<'m> {
@@ -32,27 +54,32 @@ struct Computed<'m> {
 impl Engine {
     /// Runs every runnable sequence once. Whether there was one.
     pub(super) fn step(&mut self) -> bool {
-        let rows = self.plan();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.plan(&mut scratch);
         let heads = self.sequences.iter().any(|s| s.phase == Phase::Head && s.has_room());
-        if rows.iter().all(|rows| *rows == 0) && !heads {
-            return false;
+        let runs = heads || scratch.rows.iter().any(|rows| *rows > 0);
+        if runs {
+            self.watch_source();
+            self.run_heads();
+            // A batch has one codec: its sequences' blocks are read by one kernel.
+            for codec in Codec::ALL {
+                self.run_rows(codec, &mut scratch);
+            }
         }
-        self.watch_source();
-        self.run_heads();
-        // A batch has one codec: its sequences' blocks are read by one kernel.
-        for codec in Codec::ALL {
-            self.run_rows(codec, &rows);
-        }
-        true
+        self.scratch = scratch;
+        runs
     }
 
-    fn plan(&self) -> Vec<usize> {
+    fn plan(&self, scratch: &mut Scratch) {
         let runnable = |sequence: &Sequence| Runnable {
             debt: if sequence.has_room() { sequence.debt() } else { 0 },
             decodes: sequence.phase == Phase::Decode,
             all_logits: sequence.scores(),
         };
-        plan(&self.sequences.iter().map(runnable).collect::<Vec<_>>(), &self.pace)
+        scratch.runnable.clear();
+        scratch.runnable.extend(self.sequences.iter().map(runnable));
+        let turns = self.prefill_turns();
+        plan(&scratch.runnable, &turns, &self.pace, &mut scratch.rows);
     }
 
     /// Samples the first token of sequences whose hidden state a record gave: no layer runs.
@@ -72,21 +99,22 @@ impl Engine {
         }
     }
 
-    fn run_rows(&mut self, codec: Codec, rows: &[usize]) {
-        let members = self.members(codec, rows);
+    fn run_rows(&mut self, codec: Codec, scratch: &mut Scratch) {
+        let Scratch { rows, members, batch, .. } = scratch;
+        self.choose_members(codec, rows, members);
         if members.is_empty() {
             return;
         }
-        let batch = self.gather(&members);
+        self.gather(members, batch);
         let model = Rc::clone(&self.loaded.model);
-        let Computed { hidden, logits, took } = match self.compute(&*model, &batch, &members) {
+        let Computed { hidden, logits, took } = match self.compute(&*model, batch, members) {
             Ok(computed) => computed,
-            Err(error) => return self.fail_all(&members, error),
+            Err(error) => return self.fail_all(members, error),
         };
         let (mut hidden, mut logits) = (&*hidden, logits.as_deref().unwrap_or_default());
         let (width, vocab) = (self.loaded.info.width, self.loaded.info.vocab);
-        for ((at, rows), slice) in members.iter().zip(&batch.slices) {
-            let count = wanted_of(&batch, slice);
+        for (Member { at, rows }, slice) in members.iter().zip(&batch.slices) {
+            let count = wanted_of(batch, slice);
             let asked = if self.sequences[*at].wants_logits() { count } else { 0 };
             let results = (cut(&mut hidden, count * width), cut(&mut logits, asked * vocab));
             self.settle_rows(*at, *rows, results, took);
@@ -97,7 +125,7 @@ impl Engine {
         &mut self,
         model: &'m dyn Model,
         batch: &Batch,
-        members: &[(usize, usize)],
+        members: &[Member],
     ) -> Result<Computed<'m>, DeviceError> {
         let started = Instant::now();
         let hidden = self.forward(model, batch, members)?;
@@ -110,13 +138,8 @@ impl Engine {
     }
 
     /// The hidden states of sequences that want logits.
-    fn asked<'h>(
-        &self,
-        batch: &Batch,
-        members: &[(usize, usize)],
-        hidden: &'h [f32],
-    ) -> Cow<'h, [f32]> {
-        let asks = |(at, _): &(usize, usize)| self.sequences[*at].wants_logits();
+    fn asked<'h>(&self, batch: &Batch, members: &[Member], hidden: &'h [f32]) -> Cow<'h, [f32]> {
+        let asks = |member: &Member| self.sequences[member.at].wants_logits();
         if members.iter().all(asks) {
             return hidden.into();
         }
@@ -129,27 +152,26 @@ impl Engine {
         asked.into()
     }
 
-    fn fail_all(&mut self, members: &[(usize, usize)], error: DeviceError) {
+    fn fail_all(&mut self, members: &[Member], error: DeviceError) {
         tracing::error!(%error, "a step failed");
         let failure = Failure::from(error);
-        for (at, _) in members {
-            self.fail(*at, failure.clone());
+        for member in members {
+            self.fail(member.at, failure.clone());
         }
     }
 
     /// The sequences that run now, with their rows; those that get no memory fail.
-    fn members(&mut self, codec: Codec, rows: &[usize]) -> Vec<(usize, usize)> {
-        let mut members = Vec::new();
-        for (at, rows) in rows.iter().enumerate() {
-            if *rows == 0 || self.sequences[at].job.codec != codec {
+    fn choose_members(&mut self, codec: Codec, rows: &[usize], members: &mut Vec<Member>) {
+        members.clear();
+        for (at, rows) in rows.iter().copied().enumerate() {
+            if rows == 0 || self.sequences[at].job.codec != codec {
                 continue;
             }
-            match self.reserve(at, *rows) {
-                Ok(()) => members.push((at, *rows)),
+            match self.reserve(at, rows) {
+                Ok(()) => members.push(Member { at, rows }),
                 Err(failure) => self.fail(at, failure),
             }
         }
-        members
     }
 
     fn reserve(&mut self, at: usize, rows: usize) -> Result<(), Failure> {
@@ -160,9 +182,9 @@ impl Engine {
         Ok(self.loaded.model.prepare(kv, rows)?)
     }
 
-    fn gather(&self, members: &[(usize, usize)]) -> Batch {
-        let mut batch = Batch::default();
-        for (at, rows) in members {
+    fn gather(&self, members: &[Member], batch: &mut Batch) {
+        batch.clear();
+        for Member { at, rows } in members {
             let sequence = &self.sequences[*at];
             let (row, start) = (batch.tokens.len(), sequence.kv.len());
             let end = start + rows;
@@ -176,18 +198,18 @@ impl Engine {
             };
             batch.wanted.extend((start..end).filter(wanted).map(|p| row + p - start));
         }
-        batch
     }
 
     fn forward<'m>(
         &mut self,
         model: &'m dyn Model,
         batch: &Batch,
-        members: &[(usize, usize)],
+        members: &[Member],
     ) -> Result<Buffer<'m>, DeviceError> {
-        let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|(m, _)| m == at);
+        let chosen = |(at, _): &(usize, &mut Sequence)| members.iter().any(|m| m.at == *at);
         let sequences = self.sequences.iter_mut().enumerate().filter(chosen);
-        let mut kv: Vec<_> = sequences.map(|(_, sequence)| &mut sequence.kv).collect();
+        let mut kv: SmallVec<[_; COMPANY]> =
+            sequences.map(|(_, sequence)| &mut sequence.kv).collect();
         model.forward(batch, &mut kv)
     }
 
@@ -203,6 +225,7 @@ impl Engine {
         let sequence = &mut self.sequences[at];
         let start = sequence.kv.len();
         sequence.kv.advance(rows);
+        sequence.served = Instant::now();
         if sequence.phase == Phase::Prefill {
             sequence.times.prefill += took;
         }
@@ -223,21 +246,28 @@ impl Engine {
         }
     }
 
-    /// The prompt is complete: generate, unless nothing was asked for.
+    /// The prompt is complete: generate each text, unless nothing was asked for.
     fn after_prompt(&mut self, at: usize, logits: &[f32]) {
-        if !self.sequences[at].wants_logits() {
-            return self.finish(at, Finish::Length);
+        let others = match self.fork(at) {
+            Ok(others) => others,
+            Err(error) => return self.fail(at, Failure::Memory(error.to_string())),
+        };
+        for at in std::iter::once(at).chain(others) {
+            if self.sequences[at].wants_logits() {
+                self.sample(at, logits);
+            } else {
+                self.finish(at, Finish::Length);
+            }
         }
-        self.sample(at, logits);
     }
 
     fn sample(&mut self, at: usize, logits: &[f32]) {
         let context = self.loaded.info.context;
         let sequence = &mut self.sequences[at];
-        let position = sequence.tokens.len();
+        let place = Place { choice: sequence.choice, position: sequence.tokens.len() as u64 };
         let (prompt, generated) = sequence.tokens.split_at(sequence.job.tokens.len());
         let Task::Sample(sampling) = &mut sequence.job.task else { return };
-        let token = sampler::choose(logits, sampling, prompt, generated, position as u64);
+        let token = sampler::choose(&mut self.weights, logits, sampling, prompt, generated, place);
         let id = token.id;
         if sampling.stop_tokens.contains(&id) {
             return self.finish(at, Finish::Stop);

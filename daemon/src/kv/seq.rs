@@ -202,6 +202,19 @@ impl KvSeq {
         self.copy(part, rows, slabs)
     }
 
+    /// A cache that goes on from the same rows: it shares the sealed blocks, and has copies of the
+    /// rows behind them.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    pub fn fork(&self, slabs: &mut Slabs) -> io::Result<Self> {
+        let mut fork = Self::new(Arc::clone(&self.layout));
+        self.sealed.iter().for_each(|block| fork.attach(Arc::clone(block)));
+        let part = |class: usize| Rows { bytes: self.open[0][class].bytes(), capacity: BLOCK };
+        fork.copy(part, self.tail_len(), slabs)?;
+        Ok(fork)
+    }
+
     /// The rows behind the sealed blocks, packed: as a part that has room for just them, class
     /// after class.
     pub fn tail_rows(&self) -> Vec<u8> {
@@ -369,6 +382,22 @@ mod tests {
         seq.seal(key(2), key(1), [2; BLOCK]);
         assert_eq!((seq.sealed().len(), seq.tail_len()), (2, 6));
         assert_eq!(numbers(&seq), before);
+    }
+
+    #[test]
+    fn a_fork_shares_what_is_sealed_and_goes_on_by_itself() {
+        let mut slabs = Slabs::new(&layout());
+        for len in [0, 1, 31] {
+            let mut seq = filled(BLOCK + len, &mut slabs);
+            seq.seal(key(1), key(0), [1; BLOCK]);
+            let before = numbers(&seq);
+            let mut fork = seq.fork(&mut slabs).unwrap();
+            assert!(Arc::ptr_eq(&fork.sealed()[0], &seq.sealed()[0]));
+            extend(&mut fork, 40, &mut slabs);
+            assert_eq!(numbers(&seq), before);
+            let whole = filled(BLOCK + len + 40, &mut slabs);
+            assert_eq!(numbers(&fork), numbers(&whole));
+        }
     }
 
     #[test]

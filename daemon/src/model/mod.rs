@@ -50,6 +50,16 @@ pub struct Batch {
     pub adapters: Vec<Option<AdapterId>>,
 }
 
+impl Batch {
+    /// Makes it empty; its memory stays.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.slices.clear();
+        self.wanted.clear();
+        self.adapters.clear();
+    }
+}
+
 /// Names an adapter of a model: its place among those that were loaded with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterId(pub usize);

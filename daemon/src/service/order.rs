@@ -17,7 +17,7 @@ use super::convert::request;
 use super::models::{Served, Slot};
 use super::prompt::{Prompt, Tokens};
 use super::refusal::{Count, Refusal};
-use crate::engine::job::{EVENTS, Failure, Namespace, Persist, Policy, Task};
+use crate::engine::job::{Caller, EVENTS, Failure, Namespace, Persist, Policy, Task};
 use crate::engine::{Event, Job};
 
 /// How often an order is placed again because its model changed meanwhile.
@@ -30,6 +30,8 @@ pub struct Order {
     pub prompt: Prompt,
     /// What to do with it.
     pub wish: Wish,
+    /// Whose turn it is.
+    pub caller: Caller,
     /// Whose blocks may be used.
     pub namespace: Namespace,
     /// Name of the codec; empty for the model's default.
@@ -109,6 +111,7 @@ impl Order {
             task,
             tokens: Arc::clone(&tokens.ids),
             text: tokens.text,
+            caller: self.caller,
             namespace: self.namespace,
             codec: request::codec(&self.kv_dtype, &served.info)?,
             adapter: request::adapter(&self.adapter, &served.info)?,
@@ -166,7 +169,7 @@ impl Running {
         &self.placed
     }
 
-    /// The next event; none behind `Done`.
+    /// The next event; none behind the `Done` of every choice.
     ///
     /// Dropping the future loses nothing but, while the order is being placed again, the order.
     ///

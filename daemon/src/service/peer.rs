@@ -10,21 +10,25 @@ use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Status};
 
 use super::refusal::Refusal;
-use crate::engine::job::Namespace;
+use crate::engine::job::{Caller, ClientId, Namespace, Priority};
 use crate::kv::key::Digest;
 
 /// A peer that is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     uid: u32,
+    /// 0 where the system does not tell.
+    pid: u32,
 }
 
 impl Peer {
     /// Lets a request of the daemon's own user through, with its peer in the extensions.
     pub fn check<T>(mut request: Request<T>) -> Result<Request<T>, Status> {
         let credentials = request.extensions().get::<UdsConnectInfo>();
-        let uid = credentials.and_then(|connection| connection.peer_cred).map(|peer| peer.uid());
-        let peer = Self::admit(uid, rustix::process::geteuid().as_raw())?;
+        let credentials = credentials.and_then(|connection| connection.peer_cred);
+        let pid = credentials.and_then(|peer| u32::try_from(peer.pid()?).ok()).unwrap_or_default();
+        let uid = credentials.map(|peer| peer.uid());
+        let peer = Self::admit(uid, pid, rustix::process::geteuid().as_raw())?;
         request.extensions_mut().insert(peer);
         Ok(request)
     }
@@ -43,9 +47,14 @@ impl Peer {
         }
     }
 
-    fn admit(uid: Option<u32>, owner: u32) -> Result<Self, Refusal> {
+    /// The peer as one who asks with `priority`.
+    pub fn caller(self, priority: Priority) -> Caller {
+        Caller { client: ClientId { uid: self.uid, pid: self.pid }, priority }
+    }
+
+    fn admit(uid: Option<u32>, pid: u32, owner: u32) -> Result<Self, Refusal> {
         match uid {
-            Some(uid) if uid == owner => Ok(Self { uid }),
+            Some(uid) if uid == owner => Ok(Self { uid, pid }),
             Some(uid) => Err(Refusal::Peer { owner, peer: format!("uid {uid}") }),
             None => Err(unknown(owner)),
         }
@@ -63,9 +72,9 @@ mod tests {
 
     #[test]
     fn only_the_daemons_own_user_is_served() {
-        assert_eq!(Peer::admit(Some(7), 7).unwrap(), Peer { uid: 7 });
-        assert!(Peer::admit(Some(0), 7).unwrap_err().to_string().contains("the peer is uid 0"));
-        assert!(Peer::admit(None, 7).is_err());
+        assert_eq!(Peer::admit(Some(7), 3, 7).unwrap(), Peer { uid: 7, pid: 3 });
+        assert!(Peer::admit(Some(0), 3, 7).unwrap_err().to_string().contains("the peer is uid 0"));
+        assert!(Peer::admit(None, 3, 7).is_err());
     }
 
     #[test]
@@ -76,9 +85,9 @@ mod tests {
 
     #[test]
     fn users_and_sub_namespaces_share_nothing() {
-        let (one, two) = (Peer { uid: 1 }, Peer { uid: 2 });
+        let (one, two) = (Peer { uid: 1, pid: 1 }, Peer { uid: 2, pid: 1 });
         assert_ne!(one.namespace(""), two.namespace(""));
         assert_ne!(one.namespace(""), one.namespace("a"));
-        assert_eq!(one.namespace("a"), one.namespace("a"));
+        assert_eq!(one.namespace("a"), Peer { pid: 2, ..one }.namespace("a"));
     }
 }

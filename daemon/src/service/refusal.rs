@@ -358,6 +358,9 @@ fn metadata_of(failure: &Failure) -> Vec<(&'static str, String)> {
         Failure::TooLarge { needed, budget } => {
             vec![("asked", needed.to_string()), ("limit", budget.to_string())]
         }
+        Failure::Share { waiting, limit } => {
+            vec![("waiting", waiting.to_string()), ("limit", limit.to_string())]
+        }
         Failure::Stalled(limit) => vec![("limit_ms", limit.as_millis().to_string())],
         Failure::Reloaded | Failure::Memory(_) | Failure::Device(_) | Failure::Draining => {
             Vec::new()
@@ -368,6 +371,7 @@ fn metadata_of(failure: &Failure) -> Vec<(&'static str, String)> {
 fn class_of(failure: &Failure) -> (Code, &'static str, Option<Duration>) {
     match failure {
         Failure::Deadline { .. } => (Code::DeadlineExceeded, "DEADLINE", None),
+        Failure::Share { .. } => (Code::ResourceExhausted, "QUEUE_FULL", Some(SOON)),
         Failure::TooLarge { .. } => (Code::ResourceExhausted, "KV_BUDGET", None),
         Failure::Stalled(_) => (Code::Cancelled, "STALLED", None),
         Failure::Reloaded => (Code::Unavailable, "MODEL_RELOADED", Some(SOON)),

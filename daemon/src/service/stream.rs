@@ -9,6 +9,7 @@
 //! its response stream being dropped; the task then ends, and with it the engine's work.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tinygpt_proto::v1 as wire;
 use tokio::sync::mpsc;
@@ -47,7 +48,7 @@ pub fn respond<R: Send + 'static>(
     running: Running,
     echo: bool,
     flight: Flight,
-    wrap: fn(Message) -> R,
+    wrap: fn(u32, Message) -> R,
 ) -> Responses<R> {
     let (client, stream) = mpsc::channel(1);
     let script = Script::new(&running, echo);
@@ -60,7 +61,7 @@ async fn pump<R>(
     mut script: Script,
     mut flight: Flight,
     client: mpsc::Sender<Result<R, Status>>,
-    wrap: fn(Message) -> R,
+    wrap: fn(u32, Message) -> R,
 ) {
     let mut pending = Pending::default();
     let mut open = true;
@@ -69,17 +70,17 @@ async fn pump<R>(
             biased;
             permit = client.reserve(), if !pending.is_empty() => {
                 let Ok(permit) = permit else { return };
-                if let Some(message) = pending.pop() {
-                    permit.send(Ok(wrap(message)));
+                if let Some((choice, message)) = pending.pop() {
+                    permit.send(Ok(wrap(choice, message)));
                 }
             }
             () = client.closed(), if pending.is_empty() => return,
             event = running.next(), if open && pending.has_room() => match event {
                 Ok(event) => {
-                    if let Event::Done(done) = &event {
-                        flight.finished(running.placed().tokens.ids.len(), done);
-                    }
                     open = script.play(&running, event, &mut pending);
+                    if let Some(done) = script.ended.take_if(|_| !open) {
+                        flight.finished(running.placed().tokens.ids.len(), &done);
+                    }
                 }
                 Err(refusal) => {
                     flight.failed();
@@ -95,10 +96,10 @@ async fn fail<R>(
     refusal: Refusal,
     mut pending: Pending,
     client: &mpsc::Sender<Result<R, Status>>,
-    wrap: fn(Message) -> R,
+    wrap: fn(u32, Message) -> R,
 ) {
-    while let Some(message) = pending.pop() {
-        if client.send(Ok(wrap(message))).await.is_err() {
+    while let Some((choice, message)) = pending.pop() {
+        if client.send(Ok(wrap(choice, message))).await.is_err() {
             return;
         }
     }
@@ -109,9 +110,14 @@ async fn fail<R>(
 /// Turns events into messages.
 #[derive(Debug)]
 struct Script {
-    transcript: Transcript,
+    /// Of each choice.
+    transcripts: Vec<Transcript>,
     echo: bool,
     logprobs: bool,
+    /// Choices that have not ended.
+    open: u32,
+    /// The last end, with the tokens of all choices that have ended.
+    ended: Option<Done>,
 }
 
 impl Script {
@@ -119,10 +125,14 @@ impl Script {
         let sampling = running.order().sampling();
         let stops = sampling.map(|sampling| sampling.stop.clone()).unwrap_or_default();
         let tokenizer = running.placed().served.tokenizer.clone();
+        let open = sampling.map_or(1, |sampling| sampling.n.max(1));
+        let transcript = |_| Transcript::new(Arc::clone(&tokenizer), stops.clone());
         Self {
-            transcript: Transcript::new(tokenizer, stops),
+            transcripts: (0..open).map(transcript).collect(),
             echo,
             logprobs: sampling.is_some_and(|sampling| sampling.logprobs.is_some()),
+            open,
+            ended: None,
         }
     }
 
@@ -132,26 +142,33 @@ impl Script {
             Event::Admitted(admitted) => {
                 // The model may have been loaded anew since the order was placed first.
                 *self = Self::new(running, self.echo);
-                pending.push(Message::Admitted(self.admitted(running, &admitted)));
+                pending.push(0, Message::Admitted(self.admitted(running, &admitted)));
             }
             Event::Progress { done, total } => {
                 let progress = wire::PrefillProgress { done_tokens: done, total_tokens: total };
-                pending.push(Message::Progress(progress));
+                pending.push(0, Message::Progress(progress));
             }
-            Event::Token(token) => pending.push(Message::Delta(self.delta(token))),
+            Event::Token(token) => pending.push(token.choice, Message::Delta(self.delta(token))),
             Event::Done(done) => {
-                let rest = self.transcript.finish();
-                if !rest.is_empty() {
-                    let delta = wire::Delta { text: rest, ..Default::default() };
-                    pending.push(Message::Delta(delta));
-                }
-                pending.push(Message::Done(finished(running, &done)));
-                return false;
+                self.end(running, &done, pending);
+                return self.open > 0;
             }
             // Scores go to Score, failures end `Running::next`.
             Event::Scored(_) | Event::Failed(_) => {}
         }
         true
+    }
+
+    fn end(&mut self, running: &Running, done: &Done, pending: &mut Pending) {
+        let rest = self.transcripts[done.choice as usize].finish();
+        if !rest.is_empty() {
+            let delta = wire::Delta { text: rest, ..Default::default() };
+            pending.push(done.choice, Message::Delta(delta));
+        }
+        pending.push(done.choice, Message::Done(finished(running, done)));
+        let before = self.ended.take().map_or(0, |ended| ended.completion);
+        self.ended = Some(Done { completion: before + done.completion, ..done.clone() });
+        self.open -= 1;
     }
 
     fn admitted(&self, running: &Running, admitted: &Admitted) -> wire::Admitted {
@@ -173,7 +190,7 @@ impl Script {
     }
 
     fn delta(&mut self, token: Token) -> wire::Delta {
-        let (id, text) = (token.id, self.transcript.push(token.id));
+        let (id, text) = (token.id, self.transcripts[token.choice as usize].push(token.id));
         let logprobs = self.logprobs.then(|| reply::logprobs(token));
         wire::Delta { text, token_ids: vec![id], logprobs: logprobs.into_iter().collect() }
     }
@@ -199,7 +216,7 @@ fn finished(running: &Running, done: &Done) -> wire::Done {
 /// Messages that the client is not ready for yet.
 #[derive(Debug, Default)]
 struct Pending {
-    messages: VecDeque<Message>,
+    messages: VecDeque<(u32, Message)>,
     bytes: usize,
 }
 
@@ -212,24 +229,26 @@ impl Pending {
         self.bytes < MOST_PENDING
     }
 
-    /// Takes a message in; one that continues the last becomes one with it.
-    fn push(&mut self, message: Message) {
+    /// Takes a message about a choice in; one that continues the choice's last becomes one with
+    /// it. The order of messages about different choices means nothing.
+    fn push(&mut self, choice: u32, message: Message) {
         self.bytes += size(&message);
-        match (self.messages.back_mut(), message) {
+        let last = self.messages.iter_mut().rfind(|(of, _)| *of == choice);
+        match (last.map(|(_, last)| last), message) {
             (Some(Message::Delta(last)), Message::Delta(next)) => {
                 last.text += &next.text;
                 last.token_ids.extend(next.token_ids);
                 last.logprobs.extend(next.logprobs);
             }
             (Some(Message::Progress(last)), Message::Progress(next)) => *last = next,
-            (_, message) => self.messages.push_back(message),
+            (_, message) => self.messages.push_back((choice, message)),
         }
     }
 
-    fn pop(&mut self) -> Option<Message> {
-        let message = self.messages.pop_front()?;
+    fn pop(&mut self) -> Option<(u32, Message)> {
+        let (choice, message) = self.messages.pop_front()?;
         self.bytes -= size(&message).min(self.bytes);
-        Some(message)
+        Some((choice, message))
     }
 }
 
@@ -256,20 +275,36 @@ mod tests {
     #[test]
     fn tokens_that_wait_become_one_delta() {
         let mut pending = Pending::default();
-        [delta("a", 1), delta("", 2), delta("b", 3)].into_iter().for_each(|d| pending.push(d));
-        let Some(Message::Delta(all)) = pending.pop() else { panic!("a delta was pushed") };
+        [delta("a", 1), delta("", 2), delta("b", 3)].into_iter().for_each(|d| pending.push(0, d));
+        let Some((0, Message::Delta(all))) = pending.pop() else { panic!("a delta was pushed") };
         assert_eq!((&*all.text, &*all.token_ids), ("ab", &[1, 2, 3][..]));
         assert!(pending.is_empty());
         assert_eq!(pending.bytes, 0);
     }
 
     #[test]
+    fn tokens_of_each_choice_become_one_delta_of_its_own() {
+        let mut pending = Pending::default();
+        for (choice, text) in [(0, "a"), (1, "x"), (0, "b"), (1, "y")] {
+            pending.push(choice, delta(text, 1));
+        }
+        let texts: Vec<_> = std::iter::from_fn(|| pending.pop())
+            .map(|(choice, message)| match message {
+                Message::Delta(delta) => (choice, delta.text),
+                _ => panic!("only deltas were pushed"),
+            })
+            .collect();
+        assert_eq!(texts, [(0, "ab".to_owned()), (1, "xy".to_owned())]);
+    }
+
+    #[test]
     fn of_waiting_progress_only_the_last_is_told() {
         let mut pending = Pending::default();
         for done_tokens in [1, 2] {
-            pending.push(Message::Progress(wire::PrefillProgress { done_tokens, total_tokens: 9 }));
+            pending
+                .push(0, Message::Progress(wire::PrefillProgress { done_tokens, total_tokens: 9 }));
         }
-        let Some(Message::Progress(progress)) = pending.pop() else { panic!("it was pushed") };
+        let Some((0, Message::Progress(progress))) = pending.pop() else { panic!("it was pushed") };
         assert_eq!(progress.done_tokens, 2);
         assert!(pending.is_empty());
     }
@@ -277,20 +312,20 @@ mod tests {
     #[test]
     fn messages_of_other_kinds_keep_their_order() {
         let mut pending = Pending::default();
-        pending.push(Message::Admitted(wire::Admitted::default()));
-        pending.push(delta("a", 1));
-        pending.push(Message::Done(wire::Done::default()));
-        assert!(matches!(pending.pop(), Some(Message::Admitted(_))));
-        assert!(matches!(pending.pop(), Some(Message::Delta(_))));
-        assert!(matches!(pending.pop(), Some(Message::Done(_))));
+        pending.push(0, Message::Admitted(wire::Admitted::default()));
+        pending.push(0, delta("a", 1));
+        pending.push(0, Message::Done(wire::Done::default()));
+        assert!(matches!(pending.pop(), Some((0, Message::Admitted(_)))));
+        assert!(matches!(pending.pop(), Some((0, Message::Delta(_)))));
+        assert!(matches!(pending.pop(), Some((0, Message::Done(_)))));
     }
 
     #[test]
     fn a_mebibyte_that_waits_is_enough() {
         let mut pending = Pending::default();
-        pending.push(delta(&"x".repeat(MOST_PENDING - 10), 1));
+        pending.push(0, delta(&"x".repeat(MOST_PENDING - 10), 1));
         assert!(pending.has_room());
-        pending.push(delta("xxxxxx", 2));
+        pending.push(0, delta("xxxxxx", 2));
         assert!(!pending.has_room());
         pending.pop();
         assert!(pending.has_room());

@@ -220,8 +220,8 @@ async fn bad_requests_are_refused_with_a_reason_and_the_daemon_lives() {
     check(dtype, invalid, "UNKNOWN_VALUE", "f32, f16, bf16").await;
     let none = wire::SampleRequest { prompt: None, ..greedy("a", 1) };
     check(none, invalid, "NO_PROMPT", "prompt").await;
-    let many = with(greedy("a", 1), |s| s.n = 2);
-    check(many, Code::Unimplemented, "NOT_IMPLEMENTED", "n > 1").await;
+    let many = with(greedy("a", 1), |s| s.n = 65);
+    check(many, invalid, "OUT_OF_RANGE", "n is 65").await;
     assert_eq!(running.sample(greedy("a", 1)).await.unwrap().ids.len(), 1);
     running.end().await;
 }
@@ -233,6 +233,39 @@ async fn generation_is_cut_to_what_the_prompt_leaves_of_the_context_and_says_so(
     assert_eq!((sampled.ids.len(), sampled.admitted.max_tokens), (4, 4));
     let expected = "max_tokens is 10, the prompt leaves 4 of the context's 1,024";
     assert_eq!(sampled.admitted.warnings, [expected]);
+    running.end().await;
+}
+
+#[tokio::test]
+async fn several_texts_come_in_one_stream_each_with_its_own_end() {
+    let running = Running::start().await;
+    let hot = |n| {
+        let mut request = with(greedy("ab", 9), |s| {
+            (s.temperature, s.seed, s.stop) = (Some(1.5), Some(3), vec!["e".into()]);
+        });
+        request.sampling.as_mut().unwrap().n = n;
+        request
+    };
+    let mut stream = running.inference().sample(hot(3)).await.unwrap().into_inner();
+    let (mut texts, mut ended) = (vec![String::new(); 3], vec![0; 3]);
+    while let Some(response) = stream.message().await.unwrap() {
+        let choice = response.choice as usize;
+        match response.event.unwrap() {
+            Event::Delta(delta) => texts[choice] += &delta.text,
+            Event::Done(done) => {
+                let usage = done.usage.unwrap();
+                assert!(usage.completion_tokens <= 9 && usage.prompt_tokens == 2, "{usage:?}");
+                ended[choice] += 1;
+            }
+            Event::Admitted(_) | Event::PrefillProgress(_) => assert_eq!(choice, 0),
+        }
+    }
+    assert_eq!(ended, [1, 1, 1]);
+    assert_eq!(texts[0], running.sample(hot(1)).await.unwrap().text);
+    assert!(texts[1..].iter().all(|text| *text != texts[0] && !text.contains('e')), "{texts:?}");
+    let counters = running.admin().status(wire::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(counters.counters["requests_finished"], 2);
+    assert_eq!(counters.counters["prompt_tokens"], 4, "a prompt is counted once");
     running.end().await;
 }
 

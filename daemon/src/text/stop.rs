@@ -72,22 +72,31 @@ impl StopStrings {
 ///
 /// The engine keeps the tokens; whoever shows their text has a [`Transcript`] of its own.
 #[derive(Debug)]
-pub struct StopConstraint(Transcript);
+pub struct StopConstraint {
+    tokenizer: Arc<Tokenizer>,
+    strings: Vec<String>,
+    transcript: Transcript,
+}
 
 impl StopConstraint {
     /// Watches the text of a sequence's tokens for `strings`.
     pub fn new(tokenizer: Arc<Tokenizer>, strings: Vec<String>) -> Self {
-        Self(Transcript::new(tokenizer, strings))
+        let transcript = Transcript::new(Arc::clone(&tokenizer), strings.clone());
+        Self { tokenizer, strings, transcript }
     }
 }
 
 impl Constraint for StopConstraint {
     fn mask(&self, _: &mut Mask) {}
 
+    fn afresh(&self) -> Box<dyn Constraint> {
+        Box::new(Self::new(Arc::clone(&self.tokenizer), self.strings.clone()))
+    }
+
     fn accept(&mut self, token: u32) -> Verdict {
         // Whoever shows the text has it from its own transcript.
-        let _ = self.0.push(token);
-        if self.0.has_stopped() { Verdict::Stop } else { Verdict::Continue }
+        let _ = self.transcript.push(token);
+        if self.transcript.has_stopped() { Verdict::Stop } else { Verdict::Continue }
     }
 }
 

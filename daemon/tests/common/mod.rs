@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use tinygpt_kernels::Pool;
 use tinygptd::engine::handle::Report;
 use tinygptd::engine::job::{
-    Done, Event, Failure, Job, Namespace, Persist, Policy, Reuse, Sampling, Task, Token,
+    Caller, ClientId, Done, Event, Failure, Job, Namespace, Persist, Policy, Priority, Reuse,
+    Sampling, Task, Token,
 };
 use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
 use tinygptd::kv::codec::Codec;
@@ -156,6 +157,8 @@ pub(crate) struct Ask {
     pub identity: &'static str,
     pub sub: &'static str,
     pub text: Option<&'static str>,
+    pub caller: Caller,
+    pub choices: u32,
     pub deadline: Option<Duration>,
     /// Name of an adapter; empty is none.
     pub adapter: &'static str,
@@ -172,6 +175,8 @@ impl Ask {
             identity: "me",
             sub: "",
             text: None,
+            caller: Caller::default(),
+            choices: 1,
             deadline: None,
             adapter: "",
         }
@@ -179,6 +184,15 @@ impl Ask {
 
     pub(crate) fn adapter(self, adapter: &'static str) -> Self {
         Self { adapter, ..self }
+    }
+
+    /// Asked by another process, with another urgency.
+    pub(crate) fn by(self, pid: u32, priority: Priority) -> Self {
+        Self { caller: Caller { client: ClientId { uid: 0, pid }, priority }, ..self }
+    }
+
+    pub(crate) fn choices(self, choices: u32) -> Self {
+        Self { choices, ..self }
     }
 
     pub(crate) fn tokens(self, max_tokens: u32) -> Self {
@@ -257,9 +271,10 @@ impl Running {
     /// A job for the model as it is now.
     pub(crate) fn job(&self, ask: &Ask, events: mpsc::Sender<Event>) -> Job {
         Job {
-            task: Task::Sample(greedy(ask.max_tokens)),
+            task: Task::Sample(Sampling { choices: ask.choices, ..greedy(ask.max_tokens) }),
             tokens: Arc::from(&ask.prompt[..]),
             text: ask.text.map(store::text_digest),
+            caller: ask.caller,
             namespace: Namespace {
                 identity: Digest::of("identity", ask.identity.as_bytes()),
                 sub: Digest::of("namespace", ask.sub.as_bytes()),
@@ -304,17 +319,27 @@ impl Running {
     }
 }
 
-pub(crate) fn collect(mut events: mpsc::Receiver<Event>) -> Result<Reply, Failure> {
-    let (mut tokens, mut admitted) = (Vec::new(), None);
+pub(crate) fn collect(events: Events) -> Result<Reply, Failure> {
+    Ok(collect_choices(events, 1)?.remove(0))
+}
+
+/// The texts of a request that asked for several.
+pub(crate) fn collect_choices(mut events: Events, choices: usize) -> Result<Vec<Reply>, Failure> {
+    let (mut tokens, mut admitted) = (vec![Vec::new(); choices], None);
+    let mut replies = vec![None; choices];
     while let Some(event) = events.blocking_recv() {
         match event {
             Event::Admitted(told) => admitted = Some(told.reuse),
             Event::Progress { .. } => {}
-            Event::Token(token) | Event::Scored(token) => tokens.push(token),
+            Event::Token(token) | Event::Scored(token) => tokens[token.choice as usize].push(token),
             Event::Done(done) => {
-                let reuse = done.reuse.clone();
                 assert!(admitted.is_some(), "done without admission");
-                return Ok(Reply { tokens, reuse, done });
+                let (at, reuse) = (done.choice as usize, done.reuse.clone());
+                let tokens = std::mem::take(&mut tokens[at]);
+                assert!(replies[at].replace(Reply { tokens, reuse, done }).is_none());
+                if replies.iter().all(Option::is_some) {
+                    return Ok(replies.into_iter().flatten().collect());
+                }
             }
             Event::Failed(failure) => return Err(failure),
         }

@@ -8,7 +8,7 @@ use tinygpt_proto::Label;
 use tinygpt_proto::v1 as wire;
 
 use crate::engine::ModelInfo;
-use crate::engine::job::{Persist, Policy, Sampling};
+use crate::engine::job::{Persist, Policy, Priority, Sampling};
 use crate::kv::codec::Codec;
 use crate::kv::key::Digest;
 use crate::service::models::Served;
@@ -20,6 +20,8 @@ use crate::text::StopConstraint;
 pub const DEFAULT_MAX_TOKENS: u32 = 256;
 /// Most alternatives that are reported with a token.
 pub const MAX_LOGPROBS: u32 = 256;
+/// Most texts of one request.
+pub const MAX_CHOICES: u32 = 64;
 /// Most stop strings of one request.
 const MAX_STOPS: usize = 64;
 /// Most bytes of one stop string: so much text may be held back.
@@ -85,12 +87,13 @@ pub fn persist(given: i32) -> Result<Persist, Refusal> {
     })
 }
 
-/// Requests are served in the order they came: any other order is refused.
-pub fn priority(given: i32) -> Result<(), Refusal> {
-    match value("priority", given)? {
-        wire::Priority::Unspecified | wire::Priority::Normal => Ok(()),
-        wire::Priority::Low | wire::Priority::High => Err(Refusal::NotImplemented("priority")),
-    }
+/// How urgent a request is.
+pub fn priority(given: i32) -> Result<Priority, Refusal> {
+    Ok(match value("priority", given)? {
+        wire::Priority::Unspecified | wire::Priority::Normal => Priority::Normal,
+        wire::Priority::Low => Priority::Low,
+        wire::Priority::High => Priority::High,
+    })
 }
 
 /// The adapter of the model called `name`, as its field of a fingerprint; none for an empty name.
@@ -153,6 +156,7 @@ pub fn sampling(
         max_tokens: given.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS).min(room),
         stop_tokens: stop_tokens(given, served)?,
         logprobs: given.logprobs.map(logprobs).transpose()?,
+        choices: choices(given)?,
         constraint: match stops(given)? {
             [] => None,
             strings => {
@@ -163,13 +167,16 @@ pub fn sampling(
     })
 }
 
+/// How many texts to generate; 0 is one.
+fn choices(given: &wire::Sampling) -> Result<u32, Refusal> {
+    within("n", given.n, 0..=MAX_CHOICES, || format!("0 to {MAX_CHOICES}"))?;
+    Ok(given.n.max(1))
+}
+
 /// Refuses what is designed and not built.
 fn built(given: &wire::Sampling) -> Result<(), Refusal> {
     if given.structured_output.is_some() {
         return Err(Refusal::NotImplemented("structured_output"));
-    }
-    if given.n > 1 {
-        return Err(Refusal::NotImplemented("n > 1"));
     }
     Ok(())
 }
@@ -312,8 +319,13 @@ mod tests {
         let structured = wire::StructuredOutput::default();
         let given = wire::Sampling { structured_output: Some(structured), ..Default::default() };
         assert_eq!(refused(built(&given)), "structured_output is not implemented in this version");
-        assert!(refused(built(&wire::Sampling { n: 2, ..Default::default() })).contains("n > 1"));
-        assert!(refused(priority(wire::Priority::High.into())).contains("priority"));
+    }
+
+    #[test]
+    fn one_request_has_one_to_sixty_four_texts() {
+        let of = |n| choices(&wire::Sampling { n, ..Default::default() });
+        assert_eq!([0, 1, 64].map(|n| of(n).unwrap()), [1, 1, 64]);
+        assert_eq!(refused(of(65)), "n is 65, allowed is 0 to 64");
     }
 
     #[test]

@@ -19,10 +19,10 @@ impl Daemon {
     ) -> Result<Responses<SampleResponse>, Refusal> {
         let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
         let asked = asked.into_inner();
-        request::priority(asked.priority)?;
         let order = Order {
             prompt: request::prompt(asked.prompt)?,
             wish: Wish::sample(asked.sampling.unwrap_or_default()),
+            caller: peer.caller(request::priority(asked.priority)?),
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
             adapter: asked.adapter,
@@ -35,12 +35,12 @@ impl Daemon {
     }
 }
 
-fn response(message: Message) -> SampleResponse {
+fn response(choice: u32, message: Message) -> SampleResponse {
     let event = match message {
         Message::Admitted(admitted) => Event::Admitted(admitted),
         Message::Progress(progress) => Event::PrefillProgress(progress),
         Message::Delta(delta) => Event::Delta(delta),
         Message::Done(done) => Event::Done(done),
     };
-    SampleResponse { choice: 0, event: Some(event) }
+    SampleResponse { choice, event: Some(event) }
 }

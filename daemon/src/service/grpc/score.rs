@@ -20,10 +20,10 @@ impl Daemon {
     ) -> Result<ScoreResponse, Refusal> {
         let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
         let asked = asked.into_inner();
-        request::priority(asked.priority)?;
         let order = Order {
             prompt: request::prompt(asked.input)?,
             wish: Wish::Score { top: request::logprobs(asked.logprobs)? },
+            caller: peer.caller(request::priority(asked.priority)?),
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
             adapter: asked.adapter,

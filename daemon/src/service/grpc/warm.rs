@@ -19,10 +19,10 @@ impl Daemon {
     ) -> Result<Responses<WarmResponse>, Refusal> {
         let (peer, clock) = (Peer::of(&asked)?, Clock::start(asked.metadata()));
         let asked = asked.into_inner();
-        request::priority(asked.priority)?;
         let order = Order {
             prompt: request::prompt(asked.prompt)?,
             wish: Wish::sample(Sampling { max_tokens: Some(0), ..Sampling::default() }),
+            caller: peer.caller(request::priority(asked.priority)?),
             namespace: peer.namespace(request::namespace(&asked.namespace)?),
             kv_dtype: asked.kv_dtype,
             adapter: asked.adapter,
@@ -36,7 +36,7 @@ impl Daemon {
 }
 
 /// A request that generates nothing has no deltas.
-fn response(message: Message) -> WarmResponse {
+fn response(_: u32, message: Message) -> WarmResponse {
     let event = match message {
         Message::Admitted(admitted) => Some(Event::Admitted(admitted)),
         Message::Progress(progress) => Some(Event::PrefillProgress(progress)),

@@ -6,7 +6,7 @@ use tonic_health::ServingStatus;
 use super::*;
 use crate::engine::State;
 use crate::engine::constraint::{Constraint, Mask, Verdict};
-use crate::engine::job::{Job, Namespace, Persist, Policy, Sampling, Task};
+use crate::engine::job::{Caller, Job, Namespace, Persist, Policy, Sampling, Task};
 use crate::kv::key::Digest;
 
 /// What goes wrong on the engine's own thread when it has sampled a token.
@@ -18,6 +18,10 @@ enum Trouble {
 
 impl Constraint for Trouble {
     fn mask(&self, _: &mut Mask) {}
+
+    fn afresh(&self) -> Box<dyn Constraint> {
+        unreachable!("one text is asked for")
+    }
 
     fn accept(&mut self, _: u32) -> Verdict {
         match self {
@@ -41,6 +45,7 @@ impl Running {
             task: Task::Sample(sampling),
             tokens: Arc::from([1]),
             text: None,
+            caller: Caller::default(),
             namespace: Namespace { identity: none, sub: none },
             codec: info.default_codec,
             adapter: info.fields.adapter,

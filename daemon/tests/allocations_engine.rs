@@ -1,0 +1,96 @@
+//! A decode step of the whole engine takes no memory from the system: planning, the pass, sampling
+//! and telling. But for what a step leaves behind: a block every 32 tokens, and the next piece of a
+//! reader's queue of events as often.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Ask, Setup, collect, prompt};
+use tinygptd::engine::constraint::{Constraint, Mask, Verdict};
+use tinygptd::engine::job::{EVENTS, Policy, Sampling, Task};
+use tokio::sync::mpsc;
+
+/// The system's, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+#[expect(unsafe_code, reason = "an allocator is")]
+// SAFETY: everything is the system's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, memory: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(memory) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, memory: Layout) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(at, memory) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Notes the count at each of its sequence's tokens, on the engine's own thread.
+#[derive(Debug, Clone)]
+struct Counter(Arc<Mutex<Vec<usize>>>);
+
+impl Constraint for Counter {
+    fn mask(&self, _: &mut Mask) {}
+
+    fn afresh(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+
+    fn accept(&mut self, _: u32) -> Verdict {
+        self.0.lock().unwrap().push(ALLOCATIONS.load(Ordering::Relaxed));
+        Verdict::Continue
+    }
+}
+
+/// Allocations between each two tokens of the first of several sequences that decode together.
+fn between_tokens(temperature: f32, company: usize) -> Vec<usize> {
+    let engine = Setup::default().start();
+    let counter = Counter(Arc::new(Mutex::new(Vec::with_capacity(200))));
+    let ask = Ask::new(&prompt(1, 33)).tokens(120).policy(Policy::Bypass);
+    let readers: Vec<_> = (0..company)
+        .map(|nth| {
+            let (events, reader) = mpsc::channel(EVENTS);
+            let mut job = engine.job(&ask, events);
+            let watch = counter.clone();
+            let constraint = (nth == 0).then(|| Box::new(watch) as Box<dyn Constraint>);
+            job.task = Task::Sample(Sampling { temperature, constraint, ..Sampling::greedy(120) });
+            engine.handle.submit(job).unwrap();
+            reader
+        })
+        .collect();
+    // Who reads takes memory, so nobody does until the count is over.
+    while counter.0.lock().unwrap().len() < 120 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for reader in readers {
+        collect(reader).unwrap();
+    }
+    let counts = counter.0.lock().unwrap();
+    counts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+/// One test alone: the count is the process's.
+#[test]
+fn a_decode_step_takes_no_memory_but_for_what_it_leaves_behind() {
+    for (temperature, company) in [(0.0, 1), (0.9, 1), (0.9, 5)] {
+        let counts = between_tokens(temperature, company);
+        let settled = &counts[20..];
+        let free = settled.iter().filter(|count| **count == 0).count();
+        // A block and a piece of a queue each, every 32 tokens.
+        let most = settled.len() * 2 * company / 32 + 2;
+        assert!(settled.len() - free <= most, "{temperature}, {company} together: {settled:?}");
+    }
+}
