@@ -48,7 +48,7 @@ impl Engine {
     fn admit_job(&mut self, at: usize) -> bool {
         let job = &self.queue.jobs()[at];
         if let Some(failure) = self.refusal(job) {
-            let job = self.queue.take(at);
+            let job = self.queue.take(at, Instant::now());
             self.refuse(&job, failure);
             return true;
         }
@@ -56,14 +56,14 @@ impl Engine {
         let needed = needed_blocks(job) * block_bytes;
         if needed > self.settings.active_budget {
             let (needed, budget) = (needed as u64, self.settings.active_budget as u64);
-            let job = self.queue.take(at);
+            let job = self.queue.take(at, Instant::now());
             self.refuse(&job, Failure::TooLarge { needed, budget });
             return true;
         }
         if !self.make_room(needed, caller.priority) {
             return false;
         }
-        let job = self.queue.take(at);
+        let job = self.queue.take(at, Instant::now());
         let family = self.family(&job);
         self.enter(job, family, needed);
         true
