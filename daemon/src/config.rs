@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use bytesize::ByteSize;
 use etcetera::BaseStrategy;
 use tinygpt_proto::socket::SocketPath;
@@ -134,7 +134,15 @@ fn file(named: Option<&Path>) -> anyhow::Result<ServeArgs> {
     };
     let text = std::fs::read_to_string(&path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))
+    parse(&text).with_context(|| format!("cannot use {}", path.display()))
+}
+
+/// What a file says, or what is wrong with it, on one line.
+fn parse(text: &str) -> anyhow::Result<ServeArgs> {
+    toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        anyhow!("line {}: {}", before.matches('\n').count() + 1, error.message())
+    })
 }
 
 /// The words that say all of it.

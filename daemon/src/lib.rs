@@ -18,11 +18,13 @@
 //! * [`kv`] is the blocks themselves, their names and their index;
 //! * [`sys`] is the operating system; the arithmetic is in the crate `tinygpt_kernels`.
 //!
-//! [`config`] resolves what the user wants, and [`run`] puts it all together.
+//! [`config`] resolves what the user wants, [`log`] says what happened, and [`run`] puts it all
+//! together.
 
 pub mod config;
 pub mod exit;
 pub mod install;
+pub mod log;
 pub mod self_check;
 
 pub mod service;

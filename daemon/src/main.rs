@@ -1,23 +1,21 @@
 //! The daemon's process: arguments, logging, sockets, runtime, exit code.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::CommandFactory;
-use tinygptd::config::{self, Args, Command, Config, LogFormat, ServeArgs};
+use tinygptd::config::{self, Args, Command, Config, ServeArgs};
 use tinygptd::exit::{Exit, OutputError, Usage};
 use tinygptd::install::{self, Installation, Places, Supervisor};
+use tinygptd::log;
 use tinygptd::service::{self, LogFilter};
 use tinygptd::store::{self, StoreHandle, StoreThreads};
 use tinygptd::sys::socket::{self, SocketFile};
 use tinygptd::sys::supervisor;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt, reload};
 
 fn main() -> ExitCode {
     // Takes descriptors out of the environment: before any thread.
@@ -31,7 +29,8 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             // Nobody is left to tell when that fails.
-            let _ = writeln!(io::stderr(), "tinygptd: {error:#}");
+            let _ =
+                writeln!(io::stderr(), "tinygptd: {}", log::spelled(&format_args!("{error:#}")));
             Exit::of(&error).into()
         }
     }
@@ -147,15 +146,7 @@ fn log(config: &Config) -> anyhow::Result<LogFilter> {
     let filter = service::log_filter(&config.log)
         .with_context(|| format!("cannot use log filter {:?}", config.log))
         .map_err(Usage)?;
-    let (filter, handle) = reload::Layer::new(filter);
-    // A line that cannot be written is not complained of: that would be one more, and a panic.
-    let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
-    let lines = match config.log_format {
-        LogFormat::Json => lines.json().boxed(),
-        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
-    };
-    tracing_subscriber::registry().with(filter).with(lines).init();
-    Ok(handle)
+    Ok(log::start(filter, config.log_format))
 }
 
 fn obey(command: Command) -> anyhow::Result<Exit> {

@@ -22,7 +22,7 @@ struct Module {
 }
 
 /// What puts the parts together is free.
-const FREE: &[&str] = &["config", "exit", "install", "lib", "main", "self_check"];
+const FREE: &[&str] = &["config", "exit", "install", "lib", "log", "main", "self_check"];
 
 /// From the wire down to the system.
 const MODULES: &[Module] = &[

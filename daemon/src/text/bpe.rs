@@ -121,6 +121,7 @@ fn pieces(vocabulary: &GgufVocabulary) -> Pieces {
 
 /// The merges of a vocabulary, each of two tokens that it has and makes a third.
 fn merges(vocabulary: &GgufVocabulary, pieces: &Pieces) -> Result<Merges, TokenizerError> {
+    Merges::check(vocabulary.merges.len(), pieces)?;
     let characters = characters();
     let spelled = |text: &str| spell(text, &characters).unwrap_or_default();
     let merge = |(rank, merge): (usize, &String)| {

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::merges::Repeated;
+
 /// Why a vocabulary makes no tokenizer, or a text no ids.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -44,6 +46,9 @@ pub enum TokenizerError {
         /// What is wrong with it.
         fault: &'static str,
     },
+    /// A file that repeats its merges.
+    #[error(transparent)]
+    Repeated(#[from] Repeated),
     /// The parts do not make a tokenizer.
     #[error("building the tokenizer: {reason}")]
     Build {

@@ -5,6 +5,7 @@
 //! could make a file for.
 
 use super::merge::Joins;
+use super::pieces::Pieces;
 
 /// A pair of tokens that is joined.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,26 @@ struct Join {
     whole: u32,
 }
 
+/// More merges than there are ways to cut the tokens in two, so that most of them say what others
+/// have said.
+#[derive(Debug, thiserror::Error)]
+#[error("there are more than {most} merges: no more pairs make the {tokens} tokens")]
+pub struct Repeated {
+    most: usize,
+    tokens: usize,
+}
+
 impl Merges {
+    /// Checks how many merges there are of the tokens `pieces`, before anything is done for each.
+    pub(super) fn check(count: usize, pieces: &Pieces) -> Result<(), Repeated> {
+        // A token of n bytes is cut in fewer than n ways, and a file may say some of them twice.
+        let most = 2 * pieces.total();
+        match count <= most {
+            true => Ok(()),
+            false => Err(Repeated { most, tokens: pieces.len() }),
+        }
+    }
+
     /// Of a vocabulary of `tokens`. Of two merges of one pair the one that comes first counts.
     pub(super) fn new(mut merges: Vec<Merge>, tokens: usize) -> Self {
         merges.sort_by_key(|merge| (merge.left, merge.right));
@@ -58,6 +78,7 @@ impl Joins for Merges {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use proptest::prelude::*;
 
@@ -65,6 +86,14 @@ mod tests {
     use super::*;
 
     const TOKENS: u32 = 9;
+
+    #[test]
+    fn a_file_may_repeat_itself_a_little_and_no_more() {
+        let pieces = Pieces::new(["a", "b", "ab"].map(|text| (text.into(), true)).into_iter());
+        assert!(Merges::check(8, &pieces).is_ok());
+        let refused = Merges::check(9, &pieces).unwrap_err().to_string();
+        assert_eq!(refused, "there are more than 8 merges: no more pairs make the 3 tokens");
+    }
 
     proptest! {
         #[test]

@@ -46,6 +46,11 @@ impl Pieces {
         self.ends.len()
     }
 
+    /// Bytes of all tokens together.
+    pub(super) fn total(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The bytes of a token; none if there is no such token.
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;

@@ -3,6 +3,7 @@
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use super::last;
 
@@ -16,6 +17,13 @@ pub(super) struct Folder {
     pub(super) names: usize,
     /// Whether there is more in it than was wanted.
     pub(super) cut: bool,
+}
+
+/// Where reading ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub(super) names: usize,
+    pub(super) until: Instant,
 }
 
 /// Something in a folder.
@@ -39,12 +47,12 @@ pub(super) enum Role {
 }
 
 impl Folder {
-    /// Reads at most `most` names.
-    pub(super) fn read(path: &Path, most: usize) -> io::Result<Self> {
+    /// Reads it up to a limit.
+    pub(super) fn read(path: &Path, limit: Limit) -> io::Result<Self> {
         let (path, files, folders) = (path.to_owned(), Vec::new(), Vec::new());
         let mut folder = Self { path, files, folders, names: 0, cut: false };
         for entry in fs::read_dir(&folder.path)? {
-            folder.cut = folder.names == most;
+            folder.cut = folder.names == limit.names || Instant::now() > limit.until;
             if folder.cut {
                 break;
             }

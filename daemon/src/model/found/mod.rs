@@ -6,8 +6,8 @@
 //! the readers that load models, so whoever could not be served is told in the words that loading
 //! has for it.
 //!
-//! Nothing is written. What lies there is untrusted: a search is bounded in folders, depth and
-//! names, visits no folder twice, wherever links lead, and waits for no pipe. Whatever cannot be
+//! Nothing is written. What lies there is untrusted: a search is bounded in depth, names
+//! and time, visits no folder twice, wherever links lead, and waits for no pipe. Whatever cannot be
 //! looked at is a candidate, too, with the reason.
 
 mod folder;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::outline::Outline;
 pub use self::place::{Kind, Places};
-use self::search::{DEEPEST, MOST, Search};
+use self::search::{DEEPEST, LONGEST, MOST, Search};
 use super::load::{Files, Glimpse, OpenError};
 
 /// A model, or what looks like one.
@@ -71,7 +71,11 @@ pub enum Unfit {
     #[error("folders below {DEEPEST} others are not looked into")]
     Deep,
     /// A place that was left in the middle.
-    #[error("what is behind the first {MOST} files and folders was not looked at")]
+    #[error(
+        "what is behind the first {MOST} files and folders, or took longer than {seconds} s to \
+         find, was not looked at",
+        seconds = LONGEST.as_secs()
+    )]
     Many,
     /// It cannot be loaded.
     #[error(transparent)]

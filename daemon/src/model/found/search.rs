@@ -8,8 +8,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::folder::{Entry, Folder, Role};
+use super::folder::{Entry, Folder, Limit, Role};
 use super::place::{Kind, Place};
 use super::{Candidate, Unfit, last};
 
@@ -19,6 +20,10 @@ pub(super) const DEEPEST: usize = 16;
 /// Most files and folders that are looked at in a place.
 pub(super) const MOST: usize = 100_000;
 
+/// How long a place is looked at. A folder may be one of the system's own, whose names are slow to
+/// read and endless.
+pub(super) const LONGEST: Duration = Duration::from_secs(2);
+
 /// What a search has seen so far.
 #[derive(Debug)]
 pub(super) struct Search {
@@ -26,8 +31,10 @@ pub(super) struct Search {
     seen: HashSet<(u64, u64)>,
     /// How many names are read of a place.
     pub(super) most: usize,
-    /// How many may still be.
-    left: usize,
+    /// For how long they are.
+    pub(super) longest: Duration,
+    /// How far this place may still be read.
+    left: Limit,
     /// Whether more would have been.
     over: bool,
     kind: Kind,
@@ -44,7 +51,9 @@ pub(super) struct Label {
 impl Default for Search {
     fn default() -> Self {
         let (seen, found) = (HashSet::new(), Vec::new());
-        Self { seen, most: MOST, left: 0, over: false, kind: Kind::Configured, found }
+        let left = Limit { names: 0, until: Instant::now() };
+        let (most, longest, kind) = (MOST, LONGEST, Kind::Configured);
+        Self { seen, most, longest, left, over: false, kind, found }
     }
 }
 
@@ -53,7 +62,8 @@ impl Search {
     /// nobody named need not be there.
     pub(super) fn place(&mut self, place: &Place) -> Vec<Candidate> {
         // What lies in one place takes nothing from the others.
-        (self.kind, self.left, self.over) = (place.kind, self.most, false);
+        (self.kind, self.over) = (place.kind, false);
+        self.left = Limit { names: self.most, until: Instant::now() + self.longest };
         let absent =
             |path: &Path| fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
         if place.kind == Kind::Configured || !absent(&place.path) {
@@ -85,7 +95,7 @@ impl Search {
         match self.read(path, depth) {
             Ok(folder) => {
                 let folder = folder?;
-                self.left -= folder.names;
+                self.left.names -= folder.names;
                 self.over = folder.cut;
                 if folder.cut {
                     self.unfit(path, label, Unfit::Many);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use super::place::Place;
 use super::*;
@@ -234,6 +235,29 @@ fn a_search_ends_in_folders_that_are_too_deep_or_too_many() {
     assert!(found.len() == 4 && !found.iter().any(|(name, _)| name == "f/g.gguf"), "{found:?}");
     let next = Bench::of(&["h.gguf"]);
     assert_eq!(names(search.place(&next.place())).len(), 1, "it takes nothing from the next place");
+}
+
+#[test]
+fn a_place_that_is_slow_to_read_ends_its_search_and_no_other() {
+    let bench = Bench::of(&["a.gguf", "b/c.gguf"]);
+    let mut search = Search::default();
+    search.longest = Duration::ZERO;
+    let found = names(search.place(&bench.place()));
+    assert!(found.len() == 1 && found[0].1.contains("longer than 2 s"), "{found:?}");
+    search.longest = Duration::from_secs(60);
+    let next = Bench::of(&["h.gguf"]);
+    assert_eq!(names(search.place(&next.place())).len(), 1, "it takes no time from the next place");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_link_to_the_systems_own_folders_does_not_hold_a_search_up() {
+    let bench = Bench::of(&["a.gguf"]);
+    symlink("/proc", bench.path("processes")).unwrap();
+    let started = Instant::now();
+    let found = bench.names();
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!(found[0], "a.gguf");
 }
 
 #[test]

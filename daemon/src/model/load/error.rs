@@ -330,6 +330,14 @@ pub enum LoadError {
         /// The architecture.
         architecture: &'static str,
     },
+    /// A weight with which no logit is a number.
+    #[error("tensor \"{tensor}\" holds the weight {found}, which is no finite number")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// The weight, or the scale of some.
+        found: String,
+    },
     /// A tensor whose shape contradicts the model's dimensions.
     #[error("tensor \"{tensor}\" has the shape {found:?}, expected {expected:?}")]
     Shape {

@@ -16,6 +16,7 @@ mod config;
 mod cursor;
 mod error;
 mod files;
+mod finite;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod ggml;

@@ -14,6 +14,7 @@ use half::{bf16, f16};
 use tinygpt_kernels::{Code, Format, Table, Tile};
 
 use self::affine::Affine;
+use super::{LoadError, finite};
 
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,13 +171,37 @@ impl GgmlType {
 
 /// Rows of a matrix, from the bytes of a file into a tile: 16-bit numbers as they are, quantised
 /// ones unpacked.
-pub(super) fn fill(dtype: GgmlType, bytes: &[u8], tile: &mut Tile<'_>) {
+///
+/// # Errors
+/// When the `tensor` has weights that are no finite numbers.
+pub(super) fn fill(
+    tensor: &str,
+    dtype: GgmlType,
+    bytes: &[u8],
+    tile: &mut Tile<'_>,
+) -> Result<(), LoadError> {
     match dtype {
-        GgmlType::F32 => tile.f32(&words(bytes).map(f32::from_le_bytes).collect::<Vec<_>>()),
-        GgmlType::F16 => tile.f16(&words(bytes).map(u16::from_le_bytes).collect::<Vec<_>>()),
-        GgmlType::BF16 => tile.bf16(&words(bytes).map(u16::from_le_bytes).collect::<Vec<_>>()),
+        GgmlType::F32 => {
+            let numbers: Vec<_> = words(bytes).map(f32::from_le_bytes).collect();
+            finite::numbers(tensor, &numbers)?;
+            tile.f32(&numbers);
+        }
+        GgmlType::F16 => {
+            let halves: Vec<_> = words(bytes).map(u16::from_le_bytes).collect();
+            finite::halves(tensor, &halves)?;
+            tile.f16(&halves);
+        }
+        GgmlType::BF16 => {
+            let halves: Vec<_> = words(bytes).map(u16::from_le_bytes).collect();
+            finite::brain_halves(tensor, &halves)?;
+            tile.bf16(&halves);
+        }
         dtype => {
-            let Some(Affine { q, scale, min }) = Affine::unpack(dtype, bytes) else { return };
+            let Some(Affine { q, scale, min }) = Affine::unpack(dtype, bytes) else {
+                return Ok(());
+            };
+            finite::numbers(tensor, &scale)?;
+            finite::numbers(tensor, &min)?;
             match dtype.format() {
                 Some(Format::Table { .. }) => {
                     let codes: Vec<u8> = q.into_iter().map(|code| code as u8).collect();
@@ -186,6 +211,7 @@ pub(super) fn fill(dtype: GgmlType, bytes: &[u8], tile: &mut Tile<'_>) {
             }
         }
     }
+    Ok(())
 }
 
 /// The numbers of a plain type, exactly; `None` for a quantised one.

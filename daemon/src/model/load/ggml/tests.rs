@@ -79,10 +79,7 @@ proptest! {
 /// The values of a row of one block, as a matrix has them.
 fn values(dtype: GgmlType, block: &[u8]) -> Vec<f32> {
     let pool = Pool::new(NonZeroUsize::MIN);
-    let fill = |_, tile: &mut Tile<'_>| {
-        fill(dtype, block, tile);
-        Ok::<(), ()>(())
-    };
+    let fill = |_, tile: &mut Tile<'_>| fill("t", dtype, block, tile);
     let matrix = Matrix::build(&pool, 1, dtype.block(), dtype.format().unwrap(), fill).unwrap();
     let mut values = vec![0.0; dtype.block()];
     matrix.row(0, &mut values);

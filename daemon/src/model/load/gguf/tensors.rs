@@ -6,6 +6,7 @@ use std::ops::Range;
 use tinygpt_kernels::Matrix;
 
 use super::container::Tensor;
+use crate::model::load::finite;
 use crate::model::load::ggml::{self, GgmlType};
 use crate::model::load::input::Input;
 use crate::model::load::{Linear, LoadError, Norm, Packing};
@@ -101,8 +102,7 @@ impl<'a> Tensors<'a> {
         let (input, start) = (self.input, tensor.range.start + rows.start * row);
         self.packing.matrix(rows.len(), k, format, |rows, tile| {
             let bytes = start + rows.start * row..start + rows.end * row;
-            ggml::fill(dtype, &input.read(bytes)?, tile);
-            Ok(())
+            ggml::fill(name, dtype, &input.read(bytes)?, tile)
         })
     }
 
@@ -125,7 +125,10 @@ impl<'a> Tensors<'a> {
     /// Plain numbers of a shape, outermost first.
     pub(super) fn plain(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let Tensor { dtype, range, .. } = self.take(name, shape)?;
-        ggml::plain(dtype, &self.input.read(range)?).ok_or_else(|| unreadable(name, dtype))
+        let numbers = ggml::plain(dtype, &self.input.read(range)?);
+        let numbers = numbers.ok_or_else(|| unreadable(name, dtype))?;
+        finite::numbers(name, &numbers)?;
+        Ok(numbers)
     }
 
     /// Fails if a tensor has found no use.

@@ -146,10 +146,11 @@ impl Config {
         Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(otherwise))
     }
 
-    /// A number of something, or none of it.
+    /// A number of something, or none of it: at most 2^32 - 1, so that a product of two cannot
+    /// overflow.
     pub(super) fn count(&self, key: &str) -> Result<Option<usize>, LoadError> {
-        let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
-        self.typed(key, "a number of something", count)
+        let count = |value: &Value| Some(u32::try_from(value.as_u64()?).ok()? as usize);
+        self.typed(key, "a whole number from 0 to 2^32 - 1", count)
     }
 
     /// A positive number of something.

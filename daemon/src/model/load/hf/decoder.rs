@@ -10,6 +10,9 @@ use tinygpt_kernels::Matrix;
 /// Longest context that is believed.
 pub(super) const CONTEXT: usize = 1 << 20;
 
+/// Largest head that is believed.
+const HEAD: usize = 1 << 14;
+
 /// Most layers that are believed.
 pub(super) const LAYERS: usize = 1 << 12;
 
@@ -93,10 +96,11 @@ fn head_dim(
         let expected = format!("a multiple of the {heads} heads");
         return Err(config.out_of_range("hidden_size", &width.to_string(), &expected));
     };
-    if head_dim.is_multiple_of(2) {
+    if head_dim.is_multiple_of(2) && head_dim <= HEAD {
         return Ok(head_dim);
     }
-    Err(config.out_of_range("head_dim", &head_dim.to_string(), "even"))
+    let expected = format!("even and at most {HEAD}");
+    Err(config.out_of_range("head_dim", &head_dim.to_string(), &expected))
 }
 
 /// A positive number that is believed up to a limit.

@@ -13,6 +13,8 @@ use crate::model::load::safetensors::Dtype;
 /// Codes, scales and, where the scheme has them, biases `[n, _]`.
 #[derive(Debug)]
 pub(super) struct Quantised<'a> {
+    /// Of the tensor with the codes.
+    pub(super) name: String,
     pub(super) scheme: Scheme,
     pub(super) scale_type: ScaleType,
     pub(super) codes: Rows<'a>,
@@ -36,8 +38,7 @@ impl Quantised<'_> {
         let biases = self.biases.as_ref().map(|biases| biases.read(rows)).transpose()?;
         let biases = biases.unwrap_or_default();
         let parts = Parts { weight: &weight, scales: &scales, biases: &biases };
-        self.scheme.fill(parts, self.scale_type, tile);
-        Ok(())
+        self.scheme.fill(&self.name, parts, self.scale_type, tile)
     }
 }
 

@@ -7,6 +7,7 @@ use tinygpt_kernels::{Format, Matrix};
 
 use super::Directory;
 use super::quantised::{Quantised, Rows, scale_type};
+use crate::model::load::finite;
 use crate::model::load::ggml::{self, GgmlType};
 use crate::model::load::input::Input;
 use crate::model::load::mlx::{Choice, Quantization, Scheme};
@@ -113,7 +114,7 @@ impl<'a> Tensors<'a> {
         n: [usize; P],
         k: usize,
     ) -> Result<[Linear; P], LoadError> {
-        let (file, weight) = self.weight(&format!("{name}.weight"), n.iter().sum(), k)?;
+        let (file, weight) = self.weight(&format!("{name}.weight"), sum(n), k)?;
         let layer = |rows| Ok(Linear::new(self.rows(&weight, rows, k)?, None));
         each(parts(n), layer).map_err(|error| self.within(file, error))
     }
@@ -125,7 +126,7 @@ impl<'a> Tensors<'a> {
         n: [usize; P],
         k: usize,
     ) -> Result<[Matrix; P], LoadError> {
-        let plain = self.take(name, &[k, n.iter().sum()])?;
+        let plain = self.take(name, &[k, sum(n)])?;
         let within = |error| self.within(plain.file, error);
         // All of it at once: the rows of a tile are everywhere.
         let bytes = self.packing.bytes(plain.input, plain.range.clone()).map_err(within)?;
@@ -218,9 +219,10 @@ impl<'a> Tensors<'a> {
             row: tensor.range.len() / n,
             range: tensor.range,
         };
-        let file = codes.file;
+        let (file, name) = (codes.file, name.to_owned());
         let (codes, scales, biases) = (rows(codes), rows(scales), biases.map(rows));
-        Ok((file, Weight::Quantised(Quantised { scheme, scale_type, codes, scales, biases })))
+        let quantised = Quantised { name, scheme, scale_type, codes, scales, biases };
+        Ok((file, Weight::Quantised(quantised)))
     }
 
     /// A tensor of this shape and of plain numbers.
@@ -228,7 +230,7 @@ impl<'a> Tensors<'a> {
         let stored = self.shaped(name, shape)?;
         let dtype = stored.tensor.dtype.plain().ok_or_else(|| self.unreadable(name, &stored))?;
         let Stored { tensor, input, file } = stored;
-        Ok(Plain { dtype, range: tensor.range, input, file })
+        Ok(Plain { name: name.into(), dtype, range: tensor.range, input, file })
     }
 
     /// A tensor of this shape.
@@ -268,8 +270,7 @@ impl<'a> Tensors<'a> {
         let begin = plain.range.start + rows.start * row;
         self.packing.matrix(rows.len(), k, format, |part, tile| {
             let bytes = begin + part.start * row..begin + part.end * row;
-            ggml::fill(plain.dtype, &plain.input.read(bytes)?, tile);
-            Ok(())
+            ggml::fill(&plain.name, plain.dtype, &plain.input.read(bytes)?, tile)
         })
     }
 
@@ -291,8 +292,7 @@ impl<'a> Tensors<'a> {
                     number.copy_from_slice(&bytes[at * stride + column..][..each]);
                 }
             }
-            ggml::fill(plain.dtype, &rows, tile);
-            Ok(())
+            ggml::fill(&plain.name, plain.dtype, &rows, tile)
         })
     }
 }
@@ -307,6 +307,7 @@ enum Weight<'a> {
 /// A tensor of plain numbers that was taken.
 #[derive(Debug)]
 struct Plain<'a> {
+    name: String,
     dtype: GgmlType,
     range: Range<usize>,
     input: Input<'a>,
@@ -316,7 +317,9 @@ struct Plain<'a> {
 impl Plain<'_> {
     fn numbers(&self) -> Result<Vec<f32>, LoadError> {
         let bytes = self.input.read(self.range.clone())?;
-        Ok(ggml::plain(self.dtype, &bytes).unwrap_or_default())
+        let numbers = ggml::plain(self.dtype, &bytes).unwrap_or_default();
+        finite::numbers(&self.name, &numbers)?;
+        Ok(numbers)
     }
 
     fn format(&self) -> Result<Format, LoadError> {
@@ -331,6 +334,11 @@ impl Plain<'_> {
 /// The path of a layer, from the name of its weights.
 fn module(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
+}
+
+/// The sizes of parts together, or what no tensor has.
+pub(super) fn sum<const P: usize>(sizes: [usize; P]) -> usize {
+    sizes.into_iter().fold(0, usize::saturating_add)
 }
 
 /// What lies one after another.

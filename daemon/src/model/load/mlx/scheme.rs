@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use tinygpt_kernels::convert::{f32_from_e4m3, f32_from_e8m0};
 use tinygpt_kernels::{Code, Format, Table, Tile};
 
-use crate::model::load::LoadError;
+use crate::model::load::{LoadError, finite};
 
 /// How a module is quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,14 +173,18 @@ impl Scheme {
     /// Packs the rows that a tile wants.
     pub(in crate::model::load) fn fill(
         self,
+        tensor: &str,
         parts: Parts<'_>,
         stored: ScaleType,
         tile: &mut Tile<'_>,
-    ) {
+    ) -> Result<(), LoadError> {
         let codes = unpacked(self.bits, parts.weight);
         let scales = self.scales(parts.scales, stored);
         let biases = self.has_biases().then(|| plain(parts.biases, stored));
+        finite::numbers(tensor, &scales)?;
+        finite::numbers(tensor, biases.as_deref().unwrap_or_default())?;
         tile.codes(&codes, &scales, biases.as_deref());
+        Ok(())
     }
 
     /// The scales of the kernels' formats: half of those of floats that the table has doubled.

@@ -58,8 +58,7 @@ fn dequantised(golden: &Golden, scheme: Scheme, module: &str, kind: &str) -> Vec
     let parts =
         Parts { weight: golden.bytes(&format!("{module}.weight")), scales: part("scales"), biases };
     let matrix = Matrix::build(&pool(), n, k, scheme.format(), |_, tile| {
-        scheme.fill(parts, stored, tile);
-        Ok::<(), ()>(())
+        scheme.fill(module, parts, stored, tile)
     });
     let (matrix, mut row) = (matrix.unwrap(), vec![f32::NAN; k]);
     (0..n)

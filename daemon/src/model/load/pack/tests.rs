@@ -66,8 +66,7 @@ fn every_type() -> Vec<Matrix> {
             let row = k / dtype.block() * dtype.block_bytes();
             let bytes: Vec<u8> = (0..n * row).map(|i| ((i * i) >> 3) as u8 & 0x3b).collect();
             Matrix::build(&pool(), n, k, format, |rows, tile| {
-                ggml::fill(dtype, &bytes[rows.start * row..rows.end * row], tile);
-                Ok::<(), ()>(())
+                ggml::fill("t", dtype, &bytes[rows.start * row..rows.end * row], tile)
             })
             .unwrap()
         })

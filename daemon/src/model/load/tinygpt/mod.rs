@@ -31,7 +31,7 @@ use super::cursor::Cursor;
 use super::input::Input;
 use super::{
     Attention, Checkpoint, Dense, Experts, Glimpse, GptBlock, GptConfig, GptWeights, Linear,
-    LoadError, Mlp, Norm, Packing, Vocabulary, Weights,
+    LoadError, Mlp, Norm, Packing, Vocabulary, Weights, finite,
 };
 
 /// First four bytes of a `.tinygpt` file.
@@ -226,7 +226,9 @@ impl<'a> Tensors<'a> {
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let place = self.place(name, shape)?;
         let elements = self.body.elements(place, Input::read)?;
-        Ok((0..place.elements).map(|index| elements.f32(index)).collect())
+        let values: Vec<_> = (0..place.elements).map(|index| elements.f32(index)).collect();
+        finite::numbers(name, &values)?;
+        Ok(values)
     }
 
     fn norm(&self, name: &str, width: usize) -> Result<Norm, LoadError> {
@@ -241,9 +243,9 @@ impl<'a> Tensors<'a> {
         let elements = self.elements(self.place(name, &[n, k])?)?;
         match &elements {
             Elements::Int4 { scales, values } if k.is_multiple_of(BLOCK) => {
-                self.packed(scales, values, n, k)
+                self.packed(name, [scales, values], n, k)
             }
-            _ => self.matrix(&elements, n, k, |row, column| row * k + column),
+            _ => self.matrix(name, &elements, [n, k], |row, column| row * k + column),
         }
     }
 
@@ -255,8 +257,9 @@ impl<'a> Tensors<'a> {
 
     /// A linear weight: listed `[n, k]`, stored `[k, n]`.
     fn weight(&self, name: &str, n: usize, k: usize) -> Result<Matrix, LoadError> {
-        let elements = self.elements(self.place(&format!("{name}.weight"), &[n, k])?)?;
-        self.matrix(&elements, n, k, |row, column| column * n + row)
+        let name = format!("{name}.weight");
+        let elements = self.elements(self.place(&name, &[n, k])?)?;
+        self.matrix(&name, &elements, [n, k], |row, column| column * n + row)
     }
 
     /// The elements of a matrix, as far as its packing looks at them.
@@ -267,19 +270,27 @@ impl<'a> Tensors<'a> {
     /// A matrix whose elements lie where `stored(row, column)` says.
     fn matrix(
         &self,
+        name: &str,
         elements: &Elements<'_>,
-        n: usize,
-        k: usize,
+        [n, k]: [usize; 2],
         stored: impl Fn(usize, usize) -> usize + Sync,
     ) -> Result<Matrix, LoadError> {
         let half = matches!(elements, Elements::F16(_));
         let format = if half { Format::F16 } else { Format::F32 };
         self.packing.matrix(n, k, format, |rows, tile| {
             match elements {
-                Elements::F16(bytes) => tile.f16(&gather(&rows, k, |row, column| {
-                    u16::from_le_bytes(array(bytes, stored(row, column)))
-                })),
-                _ => tile.f32(&gather(&rows, k, |row, column| elements.f32(stored(row, column)))),
+                Elements::F16(bytes) => {
+                    let half = |at| u16::from_le_bytes(array(bytes, at));
+                    let halves = gather(&rows, k, |row, column| half(stored(row, column)));
+                    finite::halves(name, &halves)?;
+                    tile.f16(&halves);
+                }
+                _ => {
+                    let number = |row, column| elements.f32(stored(row, column));
+                    let numbers = gather(&rows, k, number);
+                    finite::numbers(name, &numbers)?;
+                    tile.f32(&numbers);
+                }
             }
             Ok(())
         })
@@ -288,8 +299,8 @@ impl<'a> Tensors<'a> {
     /// Int4 rows that are whole blocks.
     fn packed(
         &self,
-        scales: &[u8],
-        values: &[u8],
+        name: &str,
+        [scales, values]: [&[u8]; 2],
         n: usize,
         k: usize,
     ) -> Result<Matrix, LoadError> {
@@ -300,6 +311,7 @@ impl<'a> Tensors<'a> {
             let blocks = elements.start / BLOCK..elements.end / BLOCK;
             let q: Vec<i8> = elements.map(|index| nibble(values, index)).collect();
             let scale: Vec<f32> = blocks.map(|block| scale(scales, block)).collect();
+            finite::numbers(name, &scale)?;
             tile.affine(&q, &scale, None);
             Ok(())
         })

@@ -131,6 +131,7 @@ impl<'de> Visitor<'de> for Joined<'_> {
         let mut merges = Vec::new();
         while let Some(Pair(pair)) = seq.next_element()? {
             if let Some(pair) = pair {
+                Merges::check(merges.len() + 1, self.0).map_err(A::Error::custom)?;
                 merges.push(self.merge(merges.len(), &pair).map_err(A::Error::custom)?);
             }
         }

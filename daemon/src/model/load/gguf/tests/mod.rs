@@ -356,6 +356,28 @@ fn lies_about_tensors_are_told_with_their_numbers() {
 }
 
 #[test]
+fn a_weight_that_is_no_number_is_refused_by_the_name_of_its_tensor() {
+    for name in ["token_embd.weight", "blk.0.ffn_norm.weight", "blk.0.attn_k.weight"] {
+        for number in [f32::NAN, f32::INFINITY] {
+            let odd = |file: &mut File| {
+                file.tensor(name).data[60..64].copy_from_slice(&number.to_le_bytes());
+            };
+            let (tensor, found) = (name.into(), number.to_string());
+            assert_eq!(refusal(odd), LoadError::NotFinite { tensor, found });
+        }
+    }
+    let scale_of = |file: &mut File| {
+        file.set("llama.embedding_length", number(32));
+        let tensor = file.tensor("blk.0.ffn_up.weight");
+        // Q8_0: 64 blocks of a scale and 32 bytes.
+        (tensor.kind, tensor.data) = (8, vec![0; 64 * 34]);
+        tensor.data[34 * 7 + 1] = 0x7c;
+    };
+    let (tensor, found) = ("blk.0.ffn_up.weight".into(), "inf".into());
+    assert_eq!(refusal(scale_of), LoadError::NotFinite { tensor, found });
+}
+
+#[test]
 fn other_versions_and_byte_orders_are_named() {
     let version = |version: u32| refusal(|file| file.version = version).to_string();
     assert!(version(1).contains("version 1 is not read: convert the file"));

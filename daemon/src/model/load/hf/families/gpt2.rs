@@ -4,7 +4,7 @@ use super::Body;
 use crate::kv::layout::Window;
 use crate::model::load::hf::config::Config;
 use crate::model::load::hf::decoder::{CONTEXT, LAYERS, at_most};
-use crate::model::load::hf::tensors::Tensors;
+use crate::model::load::hf::tensors::{Tensors, sum};
 use crate::model::load::{
     Attention, Dense, Gelu, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp,
 };
@@ -134,7 +134,7 @@ fn projections<const P: usize>(
         Form::Mlx => tensors.fused(name, n, k)?.map(|layer| layer.weight),
         _ => tensors.transposed(&format!("{name}.weight"), n, k)?,
     };
-    let biases = tensors.numbers(&format!("{name}.bias"), &[n.iter().sum()])?;
+    let biases = tensors.numbers(&format!("{name}.bias"), &[sum(n)])?;
     let mut biases = biases.into_iter();
     let mut sizes = n.into_iter();
     Ok(weights.map(|weight| {

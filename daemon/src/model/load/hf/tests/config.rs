@@ -165,6 +165,7 @@ fn numbers_that_cannot_be_are_refused_with_what_they_should_be() {
         ("llama", "hidden_size", json!("64")),
         ("llama", "hidden_size", json!(null)),
         ("llama", "head_dim", json!(15)),
+        ("llama", "head_dim", json!(1 << 15)),
         ("llama", "num_key_value_heads", json!(3)),
         ("llama", "num_hidden_layers", json!(1 << 20)),
         ("llama", "max_position_embeddings", json!(1u64 << 40)),
