@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -64,9 +65,30 @@ impl Shared {
     fn enter_side(&self, key: ShortKey, entry: &DirEntry) {
         // One that went meanwhile is none.
         let Ok(metadata) = entry.metadata() else { return };
+        if metadata.is_dir() {
+            return self.clear(&entry.path());
+        }
         let used = metadata.modified().map_or(0, nanoseconds);
         self.tally.writes.born(metadata.created().ok().map(nanoseconds), metadata.len());
         self.catalogue().sides.add(key, metadata.len(), used);
+    }
+
+    /// Takes a directory out of the way of the file whose name it has: it goes if nothing is in it,
+    /// and gets another name otherwise.
+    fn clear(&self, dir: &Path) {
+        self.sweep_dir(dir);
+        let aside = dir.with_added_extension(&QUARANTINED[1..]);
+        let path = dir.display();
+        match self.home.permit().map(|permit| permit.rename(dir, &aside)) {
+            Ok(Ok(())) => {
+                tracing::warn!(%path, "a directory with the name of a cache file is set aside");
+            }
+            Ok(Err(error)) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!(%path, %error, "a directory has the name of a cache file");
+            }
+            // It was empty, or what lies there is not ours any more.
+            _ => {}
+        }
     }
 
     fn enter_family(&self, family: ShortKey, dir: &Path) -> Result<(), OpenError> {

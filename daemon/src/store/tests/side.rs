@@ -172,6 +172,25 @@ fn what_a_killed_writer_left_is_removed_at_the_next_start() {
 }
 
 #[test]
+fn a_directory_with_the_name_of_one_is_in_nobodys_way() {
+    for theirs in [false, true] {
+        let mut kit = Kit::new();
+        kit.close();
+        let stray = kit.settings.dir.join("v1/0000000000000001.tgpk");
+        fs::create_dir_all(&stray).unwrap();
+        if theirs {
+            fs::write(stray.join("theirs"), "what somebody may miss").unwrap();
+        }
+        kit.reopen();
+        assert!(kit.handle.side(ShortKey(1)).is_none());
+        kit.keep(1, 5000);
+        kit.reopen();
+        assert_eq!(kit.handle.side(ShortKey(1)).unwrap()[..], content(1, 5000));
+        assert_eq!(stray.with_added_extension("bad").join("theirs").exists(), theirs);
+    }
+}
+
+#[test]
 fn one_that_somebody_else_removed_is_forgotten_and_written_again() {
     let kit = Kit::new();
     kit.keep(1, 5000);
