@@ -14,6 +14,7 @@ mod relative;
 mod remove;
 mod rewrite;
 mod roundtrip;
+mod seeds;
 mod side;
 mod start;
 mod stress;
