@@ -2,7 +2,8 @@
 //!
 //! Weights are in `model.safetensors`, or in the files that `model.safetensors.index.json` names,
 //! or in every `.safetensors` file there is. Other files are known by their names; only
-//! `config.json` and `tokenizer.json` must be there.
+//! `config.json` and `tokenizer.json` must be there, or what older libraries
+//! write instead of the latter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,6 +20,10 @@ use crate::model::load::input::Input;
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const GENERATION: &str = "generation_config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(super) const MODEL: &str = "tokenizer.model";
+pub(super) const VOCAB: &str = "vocab.json";
+pub(super) const MERGES: &str = "merges.txt";
+pub(super) const ADDED: &str = "added_tokens.json";
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
 pub(super) const TEMPLATE_JSON: &str = "chat_template.json";
@@ -29,8 +34,19 @@ const INDEX: &str = "model.safetensors.index.json";
 const MOST: u64 = 128 << 20;
 
 /// Files that say something about the model if they are there.
-const KNOWN: [&str; 7] =
-    [CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, TEMPLATE_JSON, INDEX];
+const KNOWN: [&str; 11] = [
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    MODEL,
+    VOCAB,
+    MERGES,
+    ADDED,
+    TOKENIZER_CONFIG,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    INDEX,
+];
 
 /// A directory whose files are open.
 #[derive(Debug)]
@@ -54,8 +70,10 @@ impl Directory {
         let open = |name: &'static str| Ok((name, ModelFile::open(&path.join(name))?));
         let texts = KNOWN.into_iter().filter(there).map(open).collect::<Result<_, OpenError>>()?;
         let mut directory = Self { path: path.to_owned(), texts, weights: Vec::new(), index: None };
-        for name in [CONFIG, TOKENIZER] {
-            directory.texts.get(name).ok_or_else(|| LoadError::Absent { file: name.into() })?;
+        let has = |name: &str| directory.texts.contains_key(name);
+        let tokenizer = has(TOKENIZER) || has(MODEL) || has(VOCAB) && has(MERGES);
+        for (name, there) in [(CONFIG, has(CONFIG)), (TOKENIZER, tokenizer)] {
+            there.then_some(()).ok_or_else(|| LoadError::Absent { file: name.into() })?;
         }
         let names = directory.names_of_weights()?;
         let open = |name: String| match path.join(&name) {
@@ -141,7 +159,7 @@ pub(in crate::model::load) fn whole(input: Input<'_>) -> Result<Vec<u8>, LoadErr
 pub(in crate::model::load) fn survey(path: &Path) -> Stamps {
     let counts = |path: &PathBuf| {
         let end = path.extension().and_then(|end| end.to_str());
-        matches!(end, Some("json" | "jinja" | "safetensors"))
+        matches!(end, Some("json" | "jinja" | "model" | "safetensors" | "txt"))
     };
     let files = files(path).unwrap_or_default().into_iter().filter(counts);
     Stamps::new(files.map(|path| (path.clone(), Stamp::of(&path).ok())))

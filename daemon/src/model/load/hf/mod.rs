@@ -10,8 +10,10 @@ mod decoder;
 mod directory;
 mod families;
 mod glimpse;
+mod pieces;
 mod quantised;
 mod rope;
+mod stand_in;
 mod tensors;
 #[cfg(test)]
 mod tests;

@@ -28,8 +28,10 @@ impl Directory {
         config: &Config,
         vocab: usize,
     ) -> Result<HfVocabulary, LoadError> {
-        let json = self.text(TOKENIZER)?.map(compact);
-        let json = json.ok_or_else(|| LoadError::Absent { file: TOKENIZER.into() })?;
+        let json = match self.text(TOKENIZER)? {
+            Some(json) => compact(json),
+            None => self.stand_in(config)?.into(),
+        };
         let mut vocabulary = HfVocabulary { json, vocab, ..HfVocabulary::default() };
         if let Some(settings) = self.settings(TOKENIZER_CONFIG)? {
             settle(&mut vocabulary, &settings).map_err(|error| error.within(TOKENIZER_CONFIG))?;
