@@ -161,6 +161,7 @@ impl From<&Config> for ServeArgs {
             threads: Some(config.threads),
             kv_dtype: config.models.first().map(|model| model.codec),
             numerics: config.models.first().map(|model| model.numerics),
+            context: config.models.first().and_then(|model| model.context),
             device: Some(config.device),
             device_memory: size(config.device_memory),
             queue: Some(config.engine.queue),
@@ -252,6 +253,7 @@ fn models(given: &ServeArgs, places: &Places) -> anyhow::Result<Vec<engine::Sour
         path,
         codec: given.kv_dtype.unwrap_or_default(),
         numerics: given.numerics.unwrap_or_default(),
+        context: given.context,
         adapters: Vec::new(),
     };
     for text in &given.model {
@@ -359,6 +361,15 @@ mod tests {
         assert!(numerics.contains("quick") && numerics.contains("exact"), "{numerics}");
         let device = config(&["--device", "tpu"], "").unwrap_err().to_string();
         assert!(device.contains("tpu") && device.contains("candle-cpu"), "{device}");
+    }
+
+    #[test]
+    fn a_limit_on_the_context_is_every_models_and_is_printed() {
+        let config = config(&["--context", "4096", "--model", "x=/y"], "context = 7").unwrap();
+        let limits: Vec<_> = config.models.iter().map(|model| model.context).collect();
+        assert_eq!(limits, [NonZeroUsize::new(4096); 2]);
+        assert_eq!(ServeArgs::from(&config).context, NonZeroUsize::new(4096));
+        assert!(self::config(&["--context", "0"], "").is_err());
     }
 
     #[test]

@@ -69,6 +69,17 @@ fn a_command_line_that_makes_no_sense_is_refused_before_any_connection() {
 }
 
 #[test]
+fn a_context_that_is_limited_is_told_and_holds() {
+    let home = Home::new();
+    let _daemon = home.serve(&["--context", "100"]);
+    let refused = home.run(&["sample", "-n", "1", "--prompt", &long(200)]);
+    refused.failed(Exit::Refused, "200 tokens, context is 100");
+    let models = home.run(&["models", "--json"]).json();
+    assert_eq!(models["models"][0]["context"], 100);
+    let _ = home.run(&["sample", "-n", "1", "--prompt", "x"]).ok();
+}
+
+#[test]
 fn what_the_daemon_refuses_it_refuses_with_the_numbers_and_stays_alive() {
     let home = Home::new();
     let _daemon = home.serve(&[]);

@@ -47,6 +47,7 @@ mod tests {
             path: None,
             codec: Codec::default(),
             numerics: Numerics::default(),
+            context: None,
             adapters: Vec::new(),
         };
         vec![source("first"), source("org/second")]

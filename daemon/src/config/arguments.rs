@@ -157,6 +157,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     #[serde(with = "spelling")]
     pub numerics: Option<Numerics>,
+    /// Most tokens of one sequence, prompt and answer together [default: as many as the model allows]
+    #[arg(long, value_name = "N")]
+    pub context: Option<NonZeroUsize>,
     /// Where to compute: auto, cpu, cuda, cuda:N, metal or candle-cpu [default: auto]
     #[arg(long)]
     #[serde(with = "spelling")]
@@ -218,6 +221,7 @@ impl ServeArgs {
             threads: self.threads.or(file.threads),
             kv_dtype: self.kv_dtype.or(file.kv_dtype),
             numerics: self.numerics.or(file.numerics),
+            context: self.context.or(file.context),
             device: self.device.or(file.device),
             device_memory: self.device_memory.or(file.device_memory),
             queue: self.queue.or(file.queue),

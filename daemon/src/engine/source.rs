@@ -6,6 +6,7 @@
 //! name.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub struct Source {
     pub codec: Codec,
     /// The arithmetic.
     pub numerics: Numerics,
+    /// Most tokens of one sequence, where that is less than the model's own limit.
+    pub context: Option<NonZeroUsize>,
     /// What requests may add to it.
     pub adapters: Vec<AdapterSource>,
 }
@@ -257,6 +260,8 @@ impl Source {
         (generation, machine): (u64, &Machine),
         started: Instant,
     ) -> Result<Loaded, SourceError> {
+        let longest = self.context.map_or(usize::MAX, NonZeroUsize::get);
+        checkpoint.weights.limit(longest);
         let numerics = machine.label(self.numerics);
         let fields = Fields {
             weights: file.weights,
@@ -283,7 +288,7 @@ impl Source {
             format: checkpoint.format,
             architecture: checkpoint.architecture,
             quantisation: checkpoint.quantisation,
-            context,
+            context: context.min(longest),
             vocab,
             file_bytes: file.bytes,
             weight_bytes,

@@ -243,6 +243,7 @@ mod tests {
             path: Some(pipe.into()),
             codec: Codec::F16,
             numerics: Numerics::Fast,
+            context: None,
             adapters: Vec::new(),
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));

@@ -134,6 +134,7 @@ fn source(name: &str, path: Option<PathBuf>) -> Source {
         path,
         codec: Codec::F16,
         numerics: Numerics::Fast,
+        context: None,
         adapters: Vec::new(),
     }
 }

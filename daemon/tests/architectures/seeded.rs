@@ -77,7 +77,7 @@ pub(crate) fn llama_config() -> LlamaConfig {
 
 fn rope(base: f64) -> RopeConfig {
     let convention = Convention::HalfSplit;
-    RopeConfig { base, convention, dims: 32, factors: None, attention_factor: 1.0 }
+    RopeConfig { base, convention, dims: 32, factors: None, attention_factor: 1.0, shorter: None }
 }
 
 /// Every layer with a window.

@@ -51,6 +51,7 @@ impl Default for Setup {
                 path: None,
                 codec: Codec::F16,
                 numerics: Numerics::Fast,
+                context: None,
                 adapters: Vec::new(),
             },
             device: Choice::Cpu,

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 use tinygpt_kernels::Pool;
-use tinygptd::model::load::{Checkpoint, Files, Packing};
+use tinygptd::model::load::{Checkpoint, Files, Packing, Weights};
 use tinygptd::text::Tokenizer;
 
-use crate::files::{find, ids, npy, npz};
+use crate::files::{find, gguf_case, ids, npy, npz};
 use crate::runner::{Runner, distance};
 
 const LOGITS: f32 = 1e-3;
@@ -116,4 +117,91 @@ fn gemma3_does_with_both_kinds_of_layers() {
 #[test]
 fn gpt2_does_from_transposed_weights() {
     check("gpt2");
+}
+
+/// A golden directory with another configuration, and its prompt.
+fn changed(name: &str, keys: &Value) -> Option<(TempDir, Vec<u32>)> {
+    let golden = find(&format!("hf/{name}"))?;
+    let parse = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(golden.join(name)).unwrap()).unwrap()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = parse("config.json");
+    keys.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
+    for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(golden.join(file), directory.path().join(file)).unwrap();
+    }
+    std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    Some((directory, ids(&parse("case.json")["prompt_ids"])))
+}
+
+/// Phi 3's, with the factors of the GGUF cases: trained with 64 tokens and good for 512.
+fn long_phi3(attention_factor: &Value) -> Option<(TempDir, Vec<u32>)> {
+    let factors = |step: f64| (0..16).map(|i| 1.0 + f64::from(i) / step).collect::<Vec<_>>();
+    let scaling = json!({"type": "longrope", "short_factor": factors(64.0),
+        "long_factor": factors(8.0), "attention_factor": attention_factor});
+    changed("phi3", &json!({"original_max_position_embeddings": 64, "rope_scaling": scaling}))
+}
+
+#[test]
+fn a_limit_on_the_context_chooses_longropes_factors() {
+    let Some((directory, prompt)) = long_phi3(&json!(1.0)) else { return };
+    let Some((growing, _)) = long_phi3(&Value::Null) else { return };
+    let oracles = ["phi3-short.logits.npy", "phi3-long.logits.npy"];
+    let [Some(short), Some(long)] = oracles.map(gguf_case) else { return };
+    let [short, long] = [short, long].map(|oracle| npy(&oracle));
+    let limited = |directory: &TempDir, pool: &Pool, limit: usize| {
+        let mut weights = load(directory.path(), pool).weights;
+        weights.limit(limit);
+        weights
+    };
+    let error = |directory: &TempDir, limit: usize, oracle: &[f32]| {
+        let runners = Runner::everywhere_of(|pool| limited(directory, pool, limit));
+        runners.map(|mut runner| distance(&runner.feed(&prompt, 8).concat(), oracle))
+    };
+    let near = |errors: [f32; 2]| errors.iter().all(|&error| error <= LOGITS);
+    assert!(near(error(&directory, 64, &short)) && near(error(&directory, 40, &short)));
+    assert!(near(error(&growing, usize::MAX, &long)) && near(error(&growing, 65, &long)));
+    assert!(error(&directory, 65, &short)[0] > 10.0 * LOGITS, "the other factors");
+    let pool = Pool::new(std::num::NonZeroUsize::MIN);
+    let named = |limit| limited(&directory, &pool, limit).config_digest_input();
+    assert_ne!(named(64), named(65));
+    assert_eq!((named(64), named(65)), (named(40), named(usize::MAX)));
+}
+
+/// A file of one tensor.
+fn tensor(name: &str, dtype: &Value, shape: &Value, data: &[u8]) -> Vec<u8> {
+    let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [0, data.len()]});
+    let header = json!({ name: entry }).to_string();
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// It is the embedding with each row one further down, so the logits are, too.
+#[test]
+fn gpt2_may_have_a_head_of_its_own() {
+    let untied = json!({"tie_word_embeddings": false});
+    let Some((directory, prompt)) = changed("gpt2", &untied) else { return };
+    let path = |name: &str| directory.path().join(name);
+    let file = std::fs::read(path("model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let (_, embedding) =
+        header.as_object().unwrap().iter().find(|(name, _)| name.ends_with("wte.weight")).unwrap();
+    let at = |i: usize| 8 + length + embedding["data_offsets"][i].as_u64().unwrap() as usize;
+    let data = &file[at(0)..at(1)];
+    let row = data.len() / embedding["shape"][0].as_u64().unwrap() as usize;
+    let head = [&data[data.len() - row..], &data[..data.len() - row]].concat();
+    let head = tensor("lm_head.weight", &embedding["dtype"], &embedding["shape"], &head);
+    std::fs::rename(path("model.safetensors"), path("model-1.safetensors")).unwrap();
+    std::fs::write(path("model-2.safetensors"), head).unwrap();
+    let Some(oracle) = find("hf/gpt2/logits_last8.npy") else { return };
+    let oracle = npy(&std::fs::read(oracle).unwrap());
+    let vocab = oracle.len() / 8;
+    let rolled = oracle.chunks_exact(vocab);
+    let rolled: Vec<f32> =
+        rolled.flat_map(|row| [&row[vocab - 1..], &row[..vocab - 1]].concat()).collect();
+    let weights = |pool: &Pool| -> Weights { load(directory.path(), pool).weights };
+    for mut runner in Runner::everywhere_of(weights) {
+        assert!(distance(&runner.feed(&prompt, 8).concat(), &rolled) <= LOGITS);
+    }
 }

@@ -43,6 +43,16 @@ pub enum Weights {
 }
 
 impl Weights {
+    /// Settles what goes by the longest sequence that there will be, `context` tokens, where that is
+    /// less than the model's own.
+    pub fn limit(&mut self, context: usize) {
+        match self {
+            Self::Gpt(_) => {}
+            Self::Llama(weights) => weights.config.limit(context),
+            Self::Gemma(weights) => weights.config.llama.limit(context),
+        }
+    }
+
     /// Canonical bytes of every number that changes the arithmetic.
     pub fn config_digest_input(&self) -> Vec<u8> {
         match self {

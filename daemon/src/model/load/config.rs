@@ -84,6 +84,17 @@ pub struct RopeConfig {
     pub factors: Option<Vec<f32>>,
     /// Cosines and sines are multiplied by it (longrope, yarn), otherwise 1.
     pub attention_factor: f32,
+    /// Other factors for a context that is limited (longrope).
+    pub shorter: Option<Shorter>,
+}
+
+/// Factors for contexts that are no longer than the one a model was first trained with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shorter {
+    /// The longest of them.
+    pub context: usize,
+    /// `[dims / 2]`
+    pub factors: Vec<f32>,
 }
 
 /// What distinguishes one layer from the others.
@@ -116,9 +127,16 @@ pub struct GemmaConfig {
 }
 
 impl RopeConfig {
+    /// For sequences of at most `context` tokens.
+    fn limit(&mut self, context: usize) {
+        if let Some(shorter) = self.shorter.take_if(|shorter| context <= shorter.context) {
+            self.factors = Some(shorter.factors);
+        }
+    }
+
     /// The turns of positions `0..positions`.
     pub(in crate::model) fn table(&self, positions: usize) -> Rope {
-        let Self { base, convention, dims, factors, attention_factor } = self;
+        let Self { base, convention, dims, factors, attention_factor, .. } = self;
         Rope::new(*convention, *dims, *base, factors.as_deref(), positions)
             .scaled(*attention_factor)
     }
@@ -189,6 +207,12 @@ impl LlamaConfig {
         let shape = LayerShape { kv_heads, k_dim: dim, v_dim: dim };
         let layers = self.plan.iter().map(|plan| (shape, plan.window)).collect();
         Dimensions { width, heads, vocab, context, layers }
+    }
+
+    /// Settles what goes by the longest sequence that there will be, `context` tokens. Of what was
+    /// cached only that is no longer found, since only that computes otherwise.
+    pub(super) fn limit(&mut self, context: usize) {
+        self.ropes.iter_mut().for_each(|rope| rope.limit(context));
     }
 
     /// The turns of every position of the context.

@@ -40,7 +40,9 @@ pub use self::checkpoint::{
     GptBlock, GptWeights, HfVocabulary, Linear, LlamaBlock, LlamaWeights, Mlp, Norm, Vocabulary,
     Weights,
 };
-pub use self::config::{ExpertsConfig, GemmaConfig, GptConfig, LayerPlan, LlamaConfig, RopeConfig};
+pub use self::config::{
+    ExpertsConfig, GemmaConfig, GptConfig, LayerPlan, LlamaConfig, RopeConfig, Shorter,
+};
 pub use self::error::LoadError;
 pub use self::files::{Files, ModelFile, OpenError};
 pub use self::glimpse::Glimpse;

@@ -51,6 +51,7 @@ fn look_back(keys: &Keys<'_>, llama: &mut LlamaConfig) -> Result<(), LoadError> 
         dims: llama.head_dim,
         factors: None,
         attention_factor: 1.0,
+        shorter: None,
     });
     let windowed = pattern(keys, llama.layers)?;
     for plan in llama.plan.iter_mut().zip(windowed).filter(|(_, windowed)| *windowed) {

@@ -4,7 +4,7 @@ use tinygpt_kernels::Convention;
 
 use super::keys::Keys;
 use super::tensors::Tensors;
-use crate::model::load::{LoadError, RopeConfig};
+use crate::model::load::{LoadError, RopeConfig, Shorter};
 
 /// Base of the rotary frequencies in files that do not say.
 pub(super) const BASE: f32 = 10_000.0;
@@ -19,18 +19,19 @@ pub(super) fn read(
 ) -> Result<RopeConfig, LoadError> {
     let base = keys.optional_positive("rope.freq_base")?.unwrap_or(BASE);
     let scaling = scaling(keys)?;
-    let (factors, attention_factor) = match long(keys, tensors, dims, context)? {
-        Some((factors, attention)) => (Some(factors), attention),
-        None => (tensor(tensors, "rope_freqs.weight", dims)?, 1.0),
+    let (factors, attention_factor, shorter) = match long(keys, tensors, dims, context)? {
+        Some(Long { factors, attention, shorter }) => (Some(factors), attention, shorter),
+        None => (tensor(tensors, "rope_freqs.weight", dims)?, 1.0, None),
     };
-    let factors = match (factors, scaling) {
-        (factors, None) => factors,
-        (None, Some(factor)) => Some(vec![factor; dims / 2]),
-        (Some(factors), Some(factor)) => {
-            Some(factors.into_iter().map(|each| each * factor).collect())
-        }
+    let scaled = |factors: Vec<f32>| match scaling {
+        None => factors,
+        Some(factor) => factors.into_iter().map(|each| each * factor).collect(),
     };
-    Ok(RopeConfig { base: base.into(), convention, dims, factors, attention_factor })
+    let plain = || scaling.map(|_| vec![1.0; dims / 2]);
+    let shorter =
+        shorter.map(|Shorter { context, factors }| Shorter { context, factors: scaled(factors) });
+    let factors = factors.or_else(plain).map(scaled);
+    Ok(RopeConfig { base: base.into(), convention, dims, factors, attention_factor, shorter })
 }
 
 /// What divides all frequencies alike. A factor without a type means linear scaling.
@@ -47,22 +48,33 @@ fn scaling(keys: &Keys<'_>) -> Result<Option<f32>, LoadError> {
     }
 }
 
+/// What longrope does to the frequencies.
+struct Long {
+    factors: Vec<f32>,
+    /// Of cosines and sines.
+    attention: f32,
+    shorter: Option<Shorter>,
+}
+
 /// Longrope: one set of factors for contexts as long as the model was first trained with, another
-/// for longer ones. The set goes by the context of the model, so that a prompt's length does not
-/// change what is cached of it.
+/// for longer ones. The set goes by the context of the model, or a limit on it, so that a prompt's
+/// length does not change what is cached of it.
 fn long(
     keys: &Keys<'_>,
     tensors: &mut Tensors<'_>,
     dims: usize,
     context: usize,
-) -> Result<Option<(Vec<f32>, f32)>, LoadError> {
+) -> Result<Option<Long>, LoadError> {
     let original = keys.optional_size("rope.scaling.original_context_length")?;
     let attention = keys.optional_positive("rope.scaling.attn_factor")?;
     let short = tensor(tensors, "rope_factors_short.weight", dims)?;
     let long = tensor(tensors, "rope_factors_long.weight", dims)?;
-    let factors = match (short, long) {
-        (Some(_), Some(long)) if context > original.unwrap_or(context) => long,
-        (Some(short), Some(_)) => short,
+    let original = original.unwrap_or(context);
+    let (factors, shorter) = match (short, long) {
+        (Some(short), Some(long)) if context > original => {
+            (long, Some(Shorter { context: original, factors: short }))
+        }
+        (Some(short), Some(_)) => (short, None),
         (None, None) if attention.is_none_or(|factor| factor == 1.0) => return Ok(None),
         (None, None) => {
             let detail = "there are no rope_factors_long and rope_factors_short".into();
@@ -76,7 +88,7 @@ fn long(
     };
     let key = "rope.scaling.attn_factor";
     let attention = attention.ok_or_else(|| LoadError::MissingKey { key: keys.name(key) })?;
-    Ok(Some((factors, attention)))
+    Ok(Some(Long { factors, attention, shorter }))
 }
 
 /// One factor for each pair, if the file has them.

@@ -147,7 +147,7 @@ impl Parts {
     ) -> Result<LlamaWeights, LoadError> {
         let token_embedding = self.embedding(&config, tensors)?;
         let final_norm = self.norm(tensors, "model.norm", config.width)?;
-        let head = self.head(&config, tensors)?;
+        let head = self.head([config.vocab, config.width], tensors)?;
         let blocks = (0..config.layers).map(|layer| self.block(&config, tensors, layer));
         let blocks = blocks.collect::<Result<_, _>>()?;
         Ok(LlamaWeights { token_embedding, final_norm, head, blocks, config })
@@ -166,7 +166,7 @@ impl Parts {
     /// The head, where the embedding is not. One that is stored beside a tied embedding is a copy.
     pub(super) fn head(
         self,
-        config: &LlamaConfig,
+        [vocab, width]: [usize; 2],
         tensors: &mut Tensors<'_>,
     ) -> Result<Option<Matrix>, LoadError> {
         const NAME: &str = "lm_head.weight";
@@ -174,7 +174,7 @@ impl Parts {
             tensors.ignore(|name| name.starts_with("lm_head."));
             return Ok(None);
         }
-        tensors.matrix(NAME, config.vocab, config.width).map(Some)
+        tensors.matrix(NAME, vocab, width).map(Some)
     }
 
     /// An RMSNorm.

@@ -37,7 +37,7 @@ const FAMILIES: [Family; 8] = [
 pub(super) enum Body {
     Llama(LlamaConfig, Parts),
     Gemma(GemmaConfig, Parts),
-    Gpt(GptConfig),
+    Gpt(GptConfig, Parts),
 }
 
 /// A family and what it makes of a configuration, of which every key is accounted for.
@@ -91,7 +91,7 @@ impl Plan {
         match &self.body {
             Body::Llama(config, _) => config.vocab,
             Body::Gemma(config, _) => config.llama.vocab,
-            Body::Gpt(config) => config.vocab,
+            Body::Gpt(config, _) => config.vocab,
         }
     }
 
@@ -102,7 +102,7 @@ impl Plan {
             Body::Gemma(config, parts) => {
                 Weights::Gemma(gemma3::weights(config, parts, &mut tensors)?)
             }
-            Body::Gpt(config) => Weights::Gpt(gpt2::weights(config, &mut tensors)?),
+            Body::Gpt(config, parts) => Weights::Gpt(gpt2::weights(config, parts, &mut tensors)?),
         };
         tensors.finish()?;
         Ok(weights)

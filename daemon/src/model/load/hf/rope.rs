@@ -5,7 +5,7 @@ use tinygpt_kernels::Convention;
 use tinygpt_kernels::elementary::{exp_f64, ln_f64};
 
 use super::config::Config;
-use crate::model::load::{LoadError, RopeConfig};
+use crate::model::load::{LoadError, RopeConfig, Shorter};
 
 /// Of files that do not say.
 const BASE: f64 = 10_000.0;
@@ -115,6 +115,7 @@ impl Model<'_> {
             dims: self.dims,
             factors: None,
             attention_factor: 1.0,
+            shorter: None,
         };
         let Some(section) = section else { return Ok(plain(base)) };
         section.have_read(read);
@@ -133,7 +134,8 @@ impl Model<'_> {
     }
 
     /// Phi's: one of two lists of factors for all positions, by whether the context is longer than
-    /// the one that the model was first trained with.
+    /// the one that the model was first trained with. What grows with the context of the model does
+    /// not shrink with a limit on it.
     fn long(&self, section: &Config, rope: RopeConfig) -> Result<RopeConfig, LoadError> {
         let (inside, outside) = (section.size(ORIGINAL)?, self.config.size(ORIGINAL)?);
         let original = outside.or(inside);
@@ -153,8 +155,12 @@ impl Model<'_> {
             return Err(section.out_of_range(ORIGINAL, &original.to_string(), "at least 2"));
         }
         let (short, long) = (short?, long?);
-        let factors = if self.context > original { long } else { short };
-        Ok(RopeConfig { factors: Some(factors), attention_factor: attention as f32, ..rope })
+        let (factors, shorter) = match self.context > original {
+            true => (long, Some(Shorter { context: original, factors: short })),
+            false => (short, None),
+        };
+        let (factors, attention_factor) = (Some(factors), attention as f32);
+        Ok(RopeConfig { factors, attention_factor, shorter, ..rope })
     }
 }
 

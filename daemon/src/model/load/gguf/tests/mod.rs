@@ -60,6 +60,7 @@ fn a_true_file_gives_its_dimensions() {
             dims: 8,
             factors: None,
             attention_factor: 1.0,
+            shorter: None,
         }],
         plan: vec![LayerPlan::PLAIN],
     };

@@ -67,7 +67,7 @@ pub(super) fn weights(
 ) -> Result<GemmaWeights, LoadError> {
     let token_embedding = parts.embedding(&config.llama, tensors)?;
     let final_norm = parts.norm(tensors, "model.norm", config.llama.width)?;
-    let head = parts.head(&config.llama, tensors)?;
+    let head = parts.head([config.llama.vocab, config.llama.width], tensors)?;
     let blocks = (0..config.llama.layers).map(|layer| block(&config.llama, parts, tensors, layer));
     let blocks = blocks.collect::<Result<_, _>>()?;
     Ok(GemmaWeights { token_embedding, final_norm, head, blocks, config })

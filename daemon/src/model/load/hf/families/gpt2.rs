@@ -3,7 +3,7 @@
 use super::Body;
 use crate::kv::layout::Window;
 use crate::model::load::hf::config::Config;
-use crate::model::load::hf::decoder::{CONTEXT, LAYERS, at_most};
+use crate::model::load::hf::decoder::{CONTEXT, LAYERS, Parts, at_most};
 use crate::model::load::hf::tensors::{Tensors, sum};
 use crate::model::load::{
     Attention, Dense, Gelu, GptBlock, GptConfig, GptWeights, Linear, LoadError, Mlp,
@@ -25,17 +25,14 @@ pub(super) fn plan(config: &Config) -> Result<Body, LoadError> {
         let expected = format!("a divisor of the width, {width}");
         return Err(config.out_of_range("n_head", &heads.to_string(), &expected));
     }
-    for (key, implemented) in [
-        ("scale_attn_weights", true),
-        ("tie_word_embeddings", true),
-        ("add_cross_attention", false),
-    ] {
+    for (key, implemented) in [("scale_attn_weights", true), ("add_cross_attention", false)] {
         let found = config.flag(key, implemented)?;
         if found != implemented {
             return Err(config.unsupported(key, found.to_string()));
         }
     }
-    Ok(Body::Gpt(GptConfig {
+    let tied = config.flag("tie_word_embeddings", true)?;
+    let config = GptConfig {
         layers: at_most(config, "n_layer", LAYERS)?,
         heads,
         kv_heads: heads,
@@ -47,17 +44,20 @@ pub(super) fn plan(config: &Config) -> Result<Body, LoadError> {
         activation: config.one_of("activation_function", "gelu_new", &ACTIVATIONS)?,
         experts: None,
         window: Window::Full,
-    }))
+    };
+    Ok(Body::Gpt(config, Parts { tied, ..Parts::default() }))
 }
 
 /// The weights, once all numbers are known.
 pub(super) fn weights(
     config: GptConfig,
+    parts: Parts,
     tensors: &mut Tensors<'_>,
 ) -> Result<GptWeights, LoadError> {
     let GptConfig { width, context, vocab, .. } = config;
     let form = Form::of(tensors);
-    tensors.ignore(|name| is_mask(name) || name.starts_with("lm_head."));
+    tensors.ignore(is_mask);
+    let head = parts.head([vocab, width], tensors)?;
     let blocks = (0..config.layers).map(|layer| block(&config, tensors, form, layer));
     let blocks = blocks.collect::<Result<_, _>>()?;
     let prefix = form.prefix();
@@ -65,7 +65,7 @@ pub(super) fn weights(
         token_embedding: tensors.matrix(&format!("{prefix}wte.weight"), vocab, width)?,
         position_embedding: tensors.table(&format!("{prefix}wpe.weight"), context, width)?,
         final_norm: tensors.layer_norm(&format!("{prefix}ln_f"), width)?,
-        head: None,
+        head,
         blocks,
         config,
     })

@@ -6,7 +6,7 @@ use super::*;
 use crate::kv::layout::Window;
 use crate::model::load::hf::config::Config;
 use crate::model::load::hf::families::{Body, Family};
-use crate::model::load::{Gelu, GemmaConfig, GptConfig, LlamaConfig};
+use crate::model::load::{Gelu, GemmaConfig, GptConfig, LlamaConfig, Shorter};
 
 /// A configuration of a family with the least that it needs.
 fn least(family: &str) -> Value {
@@ -54,7 +54,7 @@ fn gemma(more: &Value) -> GemmaConfig {
 
 fn gpt(more: &Value) -> GptConfig {
     match plan("gpt2", more) {
-        Ok(Body::Gpt(config)) => config,
+        Ok(Body::Gpt(config, _)) => config,
         other => panic!("{more}: {other:?}"),
     }
 }
@@ -114,7 +114,6 @@ fn what_changes_the_arithmetic_and_is_not_implemented_is_refused_by_name() {
         ),
         ("gpt2", "scale_attn_weights", json!({"scale_attn_weights": false})),
         ("gpt2", "add_cross_attention", json!({"add_cross_attention": true})),
-        ("gpt2", "tie_word_embeddings", json!({"tie_word_embeddings": false})),
     ];
     let cases = FAMILIES.into_iter().flat_map(|family| {
         let llamas = of_llamas.iter().filter(move |_| !["gpt2", "llama"].contains(&family));
@@ -284,8 +283,10 @@ fn the_context_chooses_phis_factors() {
     let rope = long(131_072, json!({}));
     assert_eq!((rope.dims, rope.factors), (8, Some(vec![2.5; 4])));
     assert!((rope.attention_factor - 1.190_238).abs() < 1e-6, "{}", rope.attention_factor);
+    assert_eq!(rope.shorter, Some(Shorter { context: 4096, factors: vec![1.5; 4] }));
     let rope = long(4096, json!({}));
     assert_eq!((rope.factors, rope.attention_factor), (Some(vec![1.5; 4]), 1.0));
+    assert_eq!(rope.shorter, None);
     assert_eq!(long(131_072, json!({"attention_factor": 2.0})).attention_factor, 2.0);
     let said = refusal(
         "phi3",
