@@ -8,6 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tinygpt_client::exit::Exit;
 
+use crate::bench::BenchArgs;
 use crate::cache::CacheCommand;
 use crate::detokenize::DetokenizeArgs;
 use crate::models::ModelsArgs;
@@ -47,6 +48,7 @@ pub(crate) struct Cli {
 /// this order; [`Common`] has those of the last two.
 pub(crate) mod heading {
     pub(crate) const PROMPT: &str = "Prompt";
+    pub(crate) const LOAD: &str = "Load";
     pub(crate) const LENGTH: &str = "Length";
     pub(crate) const SAMPLING: &str = "Sampling";
     pub(crate) const CACHE: &str = "Cache";
@@ -185,6 +187,10 @@ pub(crate) enum Asking {
     Cache(CacheCommand),
     /// Wait for the daemon
     Wait(WaitArgs),
+    Bench(BenchArgs),
+    /// Ask as `bench` says on stdin
+    #[command(hide = true)]
+    BenchAgent,
     /// Check everything that could be in the way
     Doctor,
 }
@@ -243,7 +249,7 @@ mod tests {
             let told = !arg.get_default_values().is_empty() && !arg.is_hide_default_value_set();
             arg.get_action().takes_values() && !told && !words.contains("[default: ")
         };
-        for name in ["sample", "warm", "score", "tokenize", "detokenize"] {
+        for name in ["sample", "warm", "score", "tokenize", "detokenize", "bench"] {
             let command = command(name);
             let silent: Vec<_> = command.get_arguments().filter(silent).map(Arg::get_id).collect();
             assert!(silent.is_empty(), "{name}: {silent:?}");

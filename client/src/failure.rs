@@ -44,6 +44,9 @@ pub(crate) enum Failure {
     /// A model could not be pulled.
     #[error("{words}")]
     Pull { exit: Exit, words: String },
+    /// An agent of a bench failed.
+    #[error("an agent failed: {words}")]
+    Agent { exit: Exit, words: String },
     /// Input cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Input { path: PathBuf, source: io::Error },
@@ -78,7 +81,7 @@ impl Failure {
             Self::Connect { .. } | Self::Start(_) => Exit::NoDaemon,
             Self::NotReady { .. } | Self::Overdue(_) => Exit::Deadline,
             Self::CutShort => Exit::Unavailable,
-            Self::Pull { exit, .. } => *exit,
+            Self::Pull { exit, .. } | Self::Agent { exit, .. } => *exit,
             Self::Input { .. } => Exit::Usage,
             // Whoever reads our output has seen enough.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod bench;
 mod cache;
 mod caching;
 mod cli;
@@ -86,6 +87,8 @@ async fn answer(command: Asking, session: &Session) -> Outcome {
         Asking::Models(args) => models::run(args, session).await,
         Asking::Cache(command) => cache::run(command, session).await,
         Asking::Wait(args) => wait::run(args, session).await,
+        Asking::Bench(args) => bench::run(args, session).await,
+        Asking::BenchAgent => bench::agent::run(session).await,
         Asking::Doctor => doctor::run(session).await,
     }
 }

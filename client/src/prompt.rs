@@ -80,7 +80,7 @@ pub(crate) fn read_piped(flags: &str) -> Result<String, Failure> {
 
 /// The whole text of a file; `-` is stdin. Reading ends where no message could hold more, for some
 /// files never end.
-fn read_text(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     let bytes =
         read_bytes(path).map_err(|source| Failure::Input { path: path.to_owned(), source })?;
     if bytes.len() > MAX_MESSAGE_BYTES {
