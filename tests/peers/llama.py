@@ -11,8 +11,12 @@ from pathlib import Path
 
 VERSION = "0.3.36"
 TITLE = f"llama.cpp of llama-cpp-python {VERSION}"
-TOOLS = ("llama-bench", "llama-batched-bench", "llama-perplexity", "llama-quantize")
-OFF = ("LLAMA_CURL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER")
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-perplexity", "llama-quantize", "llama-server")
+# Its web page would be fetched.
+OFF = (
+    "LLAMA_CURL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_UI",
+    "LLAMA_USE_PREBUILT_UI",
+)
 
 
 def build(folder: Path) -> Path:
@@ -33,7 +37,8 @@ def build(folder: Path) -> Path:
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     configure = ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", folder / "build", "-G", "Ninja"]
-    run(*configure, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in OFF), env=environment)
+    switches = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_BUILD_SERVER=ON", *(f"-D{name}=OFF" for name in OFF))
+    run(*configure, *switches, env=environment)
     run("cmake", "--build", folder / "build", "--target", *TOOLS, env=environment)
     return programs
 
