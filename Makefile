@@ -19,7 +19,7 @@ endif
 # The real models of the tests lie beside each other; this is the one that figures are given for.
 export TINYGPT_REAL_MODEL := $(CURDIR)/target/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases mlx-cases tokenizers demo bench bench-peers bench-quality bench-growth install
+.PHONY: help build check fmt clippy doc house check-macos check-cuda test-arm test fuzz model gguf-cases mlx-cases tokenizers demo bench bench-peers bench-agents bench-quality bench-growth soak install
 
 help:
 	@echo "make demo [MODEL=file.gguf]   cold, warm, warm after a restart, four clients at once"
@@ -29,8 +29,10 @@ help:
 	@echo "make check-cuda               compile for NVIDIA GPUs, whose compiler comes from PyPI"
 	@echo "make test-arm                 the kernels on emulated NEON"
 	@echo "make fuzz [FUZZ_SECONDS=60]   model files, heads of stored files, requests: so long each"
+	@echo "make soak [SOAK_SECONDS=1800] random agents, restarts and evictions, every tenth reply computed again"
 	@echo "make bench                    the figures of docs/performance.md"
 	@echo "make bench-peers              the same beside llama.cpp"
+	@echo "make bench-agents             agents behind one prompt, beside llama.cpp's server"
 	@echo "make bench-growth             time against length, drawn"
 	@echo "make bench-quality            perplexity of each numerics and KV type, llama.cpp's beside it"
 	@echo "make install PREFIX=$(PREFIX)"
@@ -108,6 +110,11 @@ FUZZ_SECONDS ?= 60
 fuzz:
 	fuzz/run $(FUZZ_SECONDS)
 
+# Needs no model: the built-in one and one with seeded weights.
+SOAK_SECONDS ?= 1800
+soak: build
+	@$(TARGET)/release/soak $(SOAK_SECONDS)
+
 # -- run ----------------------------------------------------------------------
 
 demo: build
@@ -120,6 +127,10 @@ bench: build
 # Beside llama.cpp, which is built from its source on PyPI; slow the first time.
 bench-peers: build model
 	@$(PYTHON) tests/peers/run.py $(TINYGPT_REAL_MODEL) $(wildcard $(dir $(TINYGPT_REAL_MODEL))gemma*.gguf)
+
+# Beside llama.cpp's server; about ten minutes on an idle machine, once that is built.
+bench-agents: build model
+	@$(PYTHON) tests/peers/agents.py $(TINYGPT_REAL_MODEL)
 
 # Time against length and context; draws docs/growth.svg.
 bench-growth: build model

@@ -6,3 +6,4 @@ pub mod directory;
 pub mod process;
 pub mod prompts;
 pub mod seeded;
+pub mod soak;
