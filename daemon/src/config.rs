@@ -23,6 +23,7 @@ use crate::exit::Usage;
 use crate::kv::index::Budget;
 use crate::model::device::Choice;
 use crate::model::found::Places;
+use crate::service::scrape::Place;
 use crate::sys::processors;
 use crate::{engine, store};
 
@@ -49,6 +50,8 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     /// What running requests get after SIGTERM.
     pub grace: Duration,
+    /// Where to tell what is measured.
+    pub metrics: Option<Place>,
     /// Log filter.
     pub log: String,
     /// Log form.
@@ -99,6 +102,7 @@ impl Config {
             device_memory: bytes(given.device_memory, ByteSize::gib(4))?,
             idle_exit: given.idle_exit.map(Into::into),
             grace: grace(given.grace)?,
+            metrics: given.metrics,
             log: given.log.unwrap_or_else(|| "info".into()),
             log_format: given.log_format.unwrap_or_default(),
         })
@@ -172,6 +176,7 @@ impl From<&Config> for ServeArgs {
             daily_writes: store.and_then(|store| store.daily_writes).map(ByteSize),
             idle_exit: config.idle_exit.map(Into::into),
             grace: Some(config.grace.into()),
+            metrics: config.metrics.clone(),
             log: Some(config.log.clone()),
             log_format: Some(config.log_format),
         }
@@ -433,7 +438,8 @@ mod tests {
     #[test]
     fn the_printed_configuration_reads_back_as_itself() {
         let cases = [
-            "threads = 3",
+            "threads = 3\nmetrics = \"127.0.0.1:9100\"",
+            "metrics = \"/run/m.sock\"",
             "no-persist = true\nidle-exit = \"90s\"",
             "model = [\"a=/m.gguf\"]\nadapter = [\"x=/x.lora\", \"builtin/x=/a=b\"]",
             "device = \"cuda:1\"\ncache-disk = 1500000001\ndaily-writes = \"1.5 GiB\"\nkv-dtype = \"f32\"",

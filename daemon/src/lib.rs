@@ -16,6 +16,7 @@
 //! * [`model`] reads model files and runs their architectures;
 //! * [`store`] keeps blocks on disk;
 //! * [`kv`] is the blocks themselves, their names and their index;
+//! * [`metrics`] is what all of them measure;
 //! * [`sys`] is the operating system; the arithmetic is in the crate `tinygpt_kernels`.
 //!
 //! [`config`] resolves what the user wants, [`log`] says what happened, and [`run`] puts it all
@@ -33,8 +34,10 @@ pub mod engine;
 pub mod model;
 pub mod store;
 pub mod kv;
+pub mod metrics;
 pub mod sys;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -49,7 +52,8 @@ use self::config::Config;
 use self::engine::EngineHandle;
 use self::exit::{Exit, Usage};
 use self::model::Machine;
-use self::service::{Ended, Facts, Limits, LogFilter};
+use self::service::scrape::{Place, Scrapes};
+use self::service::{Daemon, Ended, Facts, Limits, LogFilter};
 use self::store::StoreHandle;
 
 /// Serves `listeners` until `shutdown`, and says how the process is to end.
@@ -72,7 +76,8 @@ pub async fn run(
         engine: config.engine.clone(),
         places: config.places.clone(),
     };
-    let daemon = service::Daemon::new(engines.clone(), store, facts, logs);
+    let daemon = Arc::new(Daemon::new(engines.clone(), store, facts, logs));
+    let scraped = scrape(config.metrics.as_ref(), Arc::clone(&daemon)).await?;
     let failure = daemon.first_failure();
     let limits = Limits { grace: config.grace, idle_exit: config.idle_exit };
     let incoming = merge(listeners)?;
@@ -83,10 +88,28 @@ pub async fn run(
             tracing::error!("{words}");
             return Ok(Exit::Model);
         }
+        never = scraped => match never {},
         never = watchdog(&engines) => match never {},
     };
     sys::supervisor::stopping();
     Ok(if ended == Ended::Poisoned { Exit::Internal } else { Exit::Done })
+}
+
+/// Tells what is measured where somebody wants to hear it.
+async fn scrape(
+    place: Option<&Place>,
+    daemon: Arc<Daemon>,
+) -> anyhow::Result<impl Future<Output = Infallible>> {
+    let open = match place {
+        Some(place) => Some(Scrapes::open(place).await.context("cannot listen for --metrics")?),
+        None => None,
+    };
+    Ok(async move {
+        match open {
+            Some(open) => open.answer(daemon).await,
+            None => std::future::pending().await,
+        }
+    })
 }
 
 /// Starts an engine for each model, all on one compute pool and one device.
@@ -125,7 +148,7 @@ fn merge(
 }
 
 /// Tells the supervisor for as long as no engine is stuck.
-async fn watchdog(engines: &[EngineHandle]) -> std::convert::Infallible {
+async fn watchdog(engines: &[EngineHandle]) -> Infallible {
     let Some(interval) = sys::supervisor::watchdog_interval() else {
         return std::future::pending().await;
     };

@@ -33,14 +33,17 @@ def binary() -> Path:
 
 
 @contextmanager
-def running(folder: Path, name: str = "tinygptd.sock", default_place: bool = False) -> Iterator[Daemon]:
+def running(
+    folder: Path, name: str = "tinygptd.sock", default_place: bool = False, metrics: Path | None = None
+) -> Iterator[Daemon]:
     """Serves the built-in model in `folder`, on the socket `name` there or where the rules say."""
     socket = folder / "tinygpt" / "tinygptd.sock" if default_place else folder / name
     arguments = [] if default_place else ["--socket", str(socket)]
+    measured = [] if metrics is None else ["--metrics", str(metrics)]
     log = folder / "log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [binary(), *arguments, "--cache-dir", str(folder / "cache")],
+            [binary(), *arguments, *measured, "--cache-dir", str(folder / "cache")],
             env=environment(XDG_RUNTIME_DIR=str(folder)),
             cwd=folder,
             stdin=subprocess.DEVNULL,

@@ -32,6 +32,7 @@ const MODULES: &[Module] = &[
             "text",
             "engine",
             "store",
+            "metrics",
             "kv::codec",
             "kv::key",
             "kv::layout::BLOCK",
@@ -54,10 +55,15 @@ const MODULES: &[Module] = &[
         ],
         above: false,
     },
-    Module { name: "engine", may_import: &["model", "store", "kv", "sys"], above: false },
+    Module {
+        name: "engine",
+        may_import: &["model", "store", "kv", "metrics", "sys"],
+        above: false,
+    },
     Module { name: "model", may_import: &["kv", "sys"], above: false },
-    Module { name: "store", may_import: &["kv", "sys"], above: false },
+    Module { name: "store", may_import: &["kv", "metrics", "sys"], above: false },
     Module { name: "kv", may_import: &["sys"], above: false },
+    Module { name: "metrics", may_import: &[], above: false },
     Module { name: "sys", may_import: &[], above: false },
 ];
 

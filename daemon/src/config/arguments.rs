@@ -20,6 +20,7 @@ use crate::exit::Exit;
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 use crate::model::device::Choice;
+use crate::service::scrape::Place;
 
 /// Owns a language model and its KV caches, and serves them over a Unix socket.
 #[derive(Debug, Parser)]
@@ -199,6 +200,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TIME", value_parser = spelling::read::<humantime::Duration>)]
     #[serde(with = "spelling")]
     pub grace: Option<humantime::Duration>,
+    /// Where to tell Prometheus what is measured: 127.0.0.1:PORT or the path of a Unix socket [default: nowhere]
+    #[arg(long, value_name = "PLACE")]
+    #[serde(with = "spelling")]
+    pub metrics: Option<Place>,
     /// Log filter, such as info or tinygptd=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -232,6 +237,7 @@ impl ServeArgs {
             daily_writes: self.daily_writes.or(file.daily_writes),
             idle_exit: self.idle_exit.or(file.idle_exit),
             grace: self.grace.or(file.grace),
+            metrics: self.metrics.or(file.metrics),
             log: self.log.or(file.log),
             log_format: self.log_format.or(file.log_format),
         }

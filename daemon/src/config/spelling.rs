@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 use crate::model::device::Choice;
+use crate::service::scrape::Place;
 
 /// A value that has words.
 pub(super) trait Spelled: FromStr<Err: Display> {
@@ -37,6 +38,12 @@ impl Spelled for Numerics {
 }
 
 impl Spelled for Choice {
+    fn spell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Spelled for Place {
     fn spell(&self) -> String {
         self.to_string()
     }

@@ -16,6 +16,7 @@ use crate::kv::codec::Codec;
 use crate::kv::device::Usage;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
 use crate::kv::layout::Layout;
+use crate::metrics::Meter;
 use crate::model::AdapterId;
 use crate::model::load::Vocabulary;
 use crate::store::{Family, Glimpse, Restored};
@@ -269,12 +270,18 @@ pub(super) struct Shared {
     /// Milliseconds since `epoch` at the engine's last sign of life.
     pub(super) beat: AtomicU64,
     pub(super) epoch: Instant,
+    pub(super) meter: Meter,
 }
 
 impl EngineHandle {
     /// The model's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What is measured of the engine: it need not be asked.
+    pub fn meter(&self) -> &Meter {
+        &self.shared.meter
     }
 
     /// Where the engine stands, to read or to wait for a change.

@@ -32,6 +32,7 @@ mod inquire;
 mod fork;
 mod hand_over;
 mod kept;
+mod measure;
 mod queue;
 mod room;
 mod sampler;
@@ -79,6 +80,7 @@ pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
+use crate::metrics::Meter;
 use crate::model::Machine;
 use crate::model::identity::Stamps;
 use crate::store::{Family, Restored, StoreHandle};
@@ -153,6 +155,7 @@ pub fn spawn(
         silence: settings.silence,
         beat: AtomicU64::new(0),
         epoch: Instant::now(),
+        meter: Meter::default(),
     });
     let handle = EngineHandle {
         name: Arc::from(source.name.as_str()),
@@ -253,11 +256,13 @@ impl Engine {
             }
             self.admit();
             self.follow();
+            self.observe();
             busy = self.step();
             if busy {
                 self.worked = Instant::now();
             }
             self.bury();
+            self.observe();
             if self.draining.is_some() && self.sequences.is_empty() && self.queue.is_empty() {
                 return;
             }

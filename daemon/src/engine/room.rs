@@ -99,7 +99,7 @@ impl Engine {
         }
         self.claims.release(self.sequences[at].id);
         self.sequences[at].withdraw();
-        self.index.evict();
+        self.evict();
         self.slabs.values_mut().for_each(super::Slabs::trim);
     }
 

@@ -37,7 +37,7 @@ impl Engine {
         {
             self.save(at, None, Durability::Behind);
         }
-        self.index.evict();
+        self.evict();
     }
 
     /// Keeps the end of the prompt with its final hidden state, and sends the prompt to the disk.
@@ -203,7 +203,7 @@ impl Engine {
         let before = self.sequences.len();
         self.sequences.retain(|sequence| sequence.phase != Phase::Ended);
         if self.sequences.len() < before {
-            self.index.evict();
+            self.evict();
             self.slabs.values_mut().for_each(super::Slabs::trim);
         }
     }

@@ -15,6 +15,7 @@ use super::scheduler::{Runnable, plan};
 use super::sequence::{Phase, Sequence};
 use crate::kv::codec::Codec;
 use crate::kv::device::DeviceError;
+use crate::metrics::Meter;
 use crate::model::host::Buffer;
 use crate::model::{Batch, Model};
 
@@ -134,6 +135,7 @@ impl Engine {
         // The output head is read once for all sequences of the step.
         let asked = self.asked(batch, members, &hidden);
         let logits = (!asked.is_empty()).then(|| model.head(&asked)).transpose()?;
+        self.measure(batch, started.elapsed());
         Ok(Computed { hidden, logits, took })
     }
 
@@ -228,6 +230,7 @@ impl Engine {
         sequence.served = Instant::now();
         if sequence.phase == Phase::Prefill {
             sequence.times.prefill += took;
+            self.shared.meter.prompt_tokens.add(rows as u64);
         }
         self.publish(at);
         let sequence = &self.sequences[at];
@@ -274,7 +277,7 @@ impl Engine {
         }
         let verdict = sampling.constraint.as_mut().map(|constraint| constraint.accept(id));
         let limit = sampling.max_tokens;
-        sequence.push(token);
+        sequence.push(token, &self.shared.meter);
         if verdict == Some(super::constraint::Verdict::Stop) {
             self.finish(at, Finish::Stop);
         } else if sequence.generated >= limit || sequence.tokens.len() >= context {
@@ -321,8 +324,9 @@ fn cut<'n>(numbers: &mut &'n [f32], len: usize) -> &'n [f32] {
 
 impl Sequence {
     /// Takes the sampled token in; it runs in the next step.
-    fn push(&mut self, token: Token) {
+    fn push(&mut self, token: Token, meter: &Meter) {
         let now = Instant::now();
+        self.measure_token(now, meter);
         self.tokens.push(token.id);
         self.generated += 1;
         self.phase = Phase::Decode;

@@ -13,6 +13,7 @@ mod sample;
 mod score;
 mod tokenize;
 mod warm;
+mod watch;
 
 use std::sync::Arc;
 

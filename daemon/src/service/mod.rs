@@ -7,7 +7,7 @@
 //! Reading order: `accept`, [`authority`] and [`peer`] are about who may come in, [`models`] about
 //! what they find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
 //! the answer out. [`grpc`] has a file for each service and each larger RPC; what they ask engines
-//! and the store beside orders is in `inquire`. `health` tells the world whether all this works,
+//! and the store beside orders is in `inquire`. What is measured is read by `page`, and told to whoever scrapes by [`scrape`]. `health` tells the world whether all this works,
 //! [`refusal`] lists everything that is said when it does not.
 //!
 //! Invariants: no request reaches an engine whose peer is not the daemon's own user; no text or
@@ -22,12 +22,14 @@ mod entries;
 pub mod grpc;
 mod health;
 mod inquire;
+mod page;
 pub mod models;
 pub mod order;
 pub mod peer;
 pub mod presence;
 pub mod prompt;
 pub mod refusal;
+pub mod scrape;
 mod serve;
 pub mod stream;
 pub mod tally;

@@ -13,11 +13,11 @@ use tinygpt_proto::v1 as wire;
 use tokio::sync::mpsc;
 
 use super::clock::Clock;
-use super::convert::request;
+use super::convert::{reply, request};
 use super::models::{Served, Slot};
 use super::prompt::{Prompt, Tokens};
 use super::refusal::{Count, Refusal};
-use crate::engine::job::{Caller, EVENTS, Failure, Namespace, Persist, Policy, Task};
+use crate::engine::job::{Admitted, Caller, EVENTS, Failure, Namespace, Persist, Policy, Task};
 use crate::engine::{Event, Job};
 
 /// How often an order is placed again because its model changed meanwhile.
@@ -169,6 +169,15 @@ impl Running {
         &self.placed
     }
 
+    /// Counts what an admission says.
+    fn measure(&self, event: &Event) {
+        let Event::Admitted(Admitted { queued, reuse }) = event else { return };
+        let meter = self.slot.engine().meter();
+        meter.queue_time.record_time(*queued);
+        meter.verdicts.add(reply::verdict(reuse.verdict) as usize);
+        meter.reasons.add(reply::reason(reuse.reason.as_ref()) as usize);
+    }
+
     /// The next event; none behind the `Done` of every choice.
     ///
     /// Dropping the future loses nothing but, while the order is being placed again, the order.
@@ -183,7 +192,10 @@ impl Running {
                     (self.placed, self.events) = self.order.submit(&self.slot).await?;
                 }
                 Some(Event::Failed(failure)) => return Err(Refusal::Engine(failure)),
-                Some(event) => return Ok(event),
+                Some(event) => {
+                    self.measure(&event);
+                    return Ok(event);
+                }
                 None => {
                     let name = self.slot.engine().name().to_owned();
                     return Err(Refusal::Stopped { name });

@@ -95,12 +95,12 @@ macro_rules! sized {
 /// # Errors
 /// When connections cannot be served at all.
 pub async fn serve(
-    daemon: Daemon,
+    daemon: impl Into<Arc<Daemon>>,
     incoming: impl Stream<Item = io::Result<UnixStream>>,
     shutdown: impl Future<Output = ()>,
     limits: Limits,
 ) -> Result<Ended, ServeError> {
-    let daemon = Arc::new(daemon);
+    let daemon = daemon.into();
     let presence = daemon.presence.clone();
     let (reporter, health) = tonic_health::server::health_reporter();
     // It begins by calling the daemon as a whole healthy.

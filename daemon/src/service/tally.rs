@@ -1,14 +1,14 @@
 //! What has gone through the service since the daemon started.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::job::Done;
+use crate::metrics::Number;
+use crate::metrics::table::{self, Metric};
 
 /// Counters that every request adds to.
 #[derive(Debug, Clone, Default)]
-pub struct Tally(Arc<[AtomicU64; Counter::NAMES.len()]>);
+pub struct Tally(Arc<[Number; Counter::TABLE.len()]>);
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,17 +34,17 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// Names on the wire, in the order of the variants.
-    pub const NAMES: [&str; 9] = [
-        "requests",
-        "requests_finished",
-        "requests_cancelled",
-        "requests_failed",
-        "prompt_tokens",
-        "cached_tokens_memory",
-        "cached_tokens_disk",
-        "cached_tokens_joined",
-        "completion_tokens",
+    /// What they are called, in the order of the variants.
+    const TABLE: [&Metric; 9] = [
+        &table::REQUESTS,
+        &table::FINISHED,
+        &table::CANCELLED,
+        &table::FAILED,
+        &table::PROMPT_TOKENS,
+        &table::MEMORY_TOKENS,
+        &table::DISK_TOKENS,
+        &table::JOINED_TOKENS,
+        &table::COMPLETION_TOKENS,
     ];
 }
 
@@ -57,17 +57,16 @@ impl Tally {
 
     /// One counter.
     pub fn count(&self, count: Counter) -> u64 {
-        self.0[count as usize].load(Ordering::Relaxed)
+        self.0[count as usize].count()
     }
 
-    /// All counters by name.
-    pub fn counts(&self) -> BTreeMap<String, u64> {
-        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
-        Counter::NAMES.into_iter().map(str::to_owned).zip(counts).collect()
+    /// All of them.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static Metric, u64)> {
+        Counter::TABLE.into_iter().zip(self.0.iter().map(Number::count))
     }
 
     fn add(&self, count: Counter, n: u64) {
-        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
+        self.0[count as usize].add(n);
     }
 }
 
@@ -115,6 +114,6 @@ mod tests {
         drop(tally.begin());
         tally.begin().failed();
         assert_eq!((tally.count(Counter::Requests), tally.count(Counter::Cancelled)), (2, 1));
-        assert_eq!(tally.counts()["requests_failed"], 1);
+        assert!(tally.counts().any(|told| told == (&table::FAILED, 1)));
     }
 }

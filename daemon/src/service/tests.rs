@@ -361,8 +361,7 @@ async fn a_key_that_stands_for_nothing_is_refused() {
 #[tokio::test]
 async fn what_is_not_built_says_so_by_its_name() {
     let running = Running::start().await;
-    let (mut inference, mut cache, mut admin) =
-        (running.inference(), running.cache(), running.admin());
+    let (mut inference, mut cache) = (running.inference(), running.cache());
     let mut model = ModelServiceClient::new(running.channel.clone());
     let export = cache.export(wire::ExportRequest::default()).await.map(|_| ());
     let import = cache.import(tokio_stream::empty()).await.map(|_| ());
@@ -376,7 +375,6 @@ async fn what_is_not_built_says_so_by_its_name() {
         ("Import", import),
         ("Load", model.load(wire::LoadRequest::default()).await.map(|_| ())),
         ("Unload", model.unload(wire::UnloadRequest::default()).await.map(|_| ())),
-        ("Watch", admin.watch(wire::WatchRequest::default()).await.map(|_| ())),
     ];
     let protocol = include_str!("../../../docs/protocol.md");
     for (name, answer) in answers {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::clock::now;
 use super::name::Name;
 use super::shared::Shared;
+use crate::metrics::Number;
 
 /// What the store reports about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,45 +62,23 @@ pub struct Stats {
     pub lost: bool,
 }
 
-/// A number that any thread may add to.
-#[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub(super) fn sub(&self, n: u64) {
-        self.0.fetch_sub(n, Ordering::Relaxed);
-    }
-
-    pub(super) fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// The store's counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) writes: Writes,
-    pub(super) queue_bytes: Counter,
-    pub(super) dropped_writes: Counter,
-    pub(super) write_errors: Counter,
-    pub(super) read_errors: Counter,
-    pub(super) quarantined: Counter,
+    pub(super) queue_bytes: Number,
+    pub(super) dropped_writes: Number,
+    pub(super) write_errors: Number,
+    pub(super) read_errors: Number,
+    pub(super) quarantined: Number,
     /// Files that were to go and could not be unlinked.
-    pub(super) kept: Counter,
-    pub(super) evictions: Counter,
-    pub(super) hits: Counter,
+    pub(super) kept: Number,
+    pub(super) evictions: Number,
+    pub(super) hits: Number,
     /// Nanoseconds since the epoch until which nothing is written.
-    pub(super) paused_until: Counter,
+    pub(super) paused_until: Number,
     /// Bytes that were free when that was decided.
-    pub(super) free: Counter,
+    pub(super) free: Number,
 }
 
 /// Bytes written in each of the last 24 hours.

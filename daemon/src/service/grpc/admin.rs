@@ -1,6 +1,7 @@
 //! `AdminService`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tinygpt_proto::v1::admin_service_server::AdminService;
 use tinygpt_proto::v1::{
@@ -9,8 +10,9 @@ use tinygpt_proto::v1::{
 };
 use tonic::{Request, Response, Status, async_trait};
 
-use super::Admin;
+use super::{Admin, watch};
 use crate::engine::handle::Report;
+use crate::metrics::table;
 use crate::service::convert::reply::count;
 use crate::service::models::{Readiness, Slot};
 use crate::service::refusal::Refusal;
@@ -26,8 +28,11 @@ impl AdminService for Admin {
         Ok(Response::new(self.0.status().await))
     }
 
-    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Refusal::NotImplemented("Watch").into())
+    async fn watch(
+        &self,
+        request: Request<WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Ok(Response::new(watch::watch(Arc::clone(&self.0), request.get_ref())))
     }
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
@@ -63,44 +68,34 @@ impl Daemon {
             active: Some(self.active_budget(&report)),
             queue: Some(self.queue_budget()),
             running: report.running,
-            counters: self.counters(&report),
+            counters: self.counters_of(&report),
             threads: count(self.facts.threads),
             warnings: self.warnings(),
         }
     }
 
-    fn state(&self) -> DaemonState {
+    pub(in crate::service) fn state(&self) -> DaemonState {
         if self.drain.is_cancelled() {
             return DaemonState::Draining;
         }
         worst(self.models.all().iter().map(Slot::readiness))
     }
 
-    fn counters(&self, report: &Report) -> BTreeMap<String, u64> {
-        let mut counters = self.tally.counts();
-        if let Some(store) = &self.store {
-            let stats = store.stats();
-            counters.extend([
-                ("store_bytes_written_today".to_owned(), stats.written_today),
-                ("store_evictions".to_owned(), stats.evictions),
-                ("store_hits".to_owned(), stats.hits),
-                ("store_quarantined".to_owned(), stats.quarantined),
-                ("store_read_errors".to_owned(), stats.read_errors),
-                ("store_saves_dropped".to_owned(), stats.dropped_writes),
-                ("store_write_errors".to_owned(), stats.write_errors),
-            ]);
-        }
+    /// Those of the table, and what devices did, which only their engines know.
+    fn counters_of(&self, report: &Report) -> BTreeMap<String, u64> {
+        let mut counters = self.counters();
         if let Some(device) = &report.device {
-            counters.extend([
-                ("device_bytes".to_owned(), device.bytes),
-                ("device_rows_downloaded".to_owned(), device.downloaded),
-                ("device_rows_uploaded".to_owned(), device.uploaded),
-            ]);
+            let told = [
+                (table::DEVICE_BYTES, device.bytes),
+                (table::DOWNLOADED, device.downloaded),
+                (table::UPLOADED, device.uploaded),
+            ];
+            counters.extend(told.map(|(metric, value)| (metric.name.to_owned(), value)));
         }
         counters
     }
 
-    fn warnings(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         let Some(stats) = self.store.as_ref().map(StoreHandle::stats) else { return Vec::new() };
         let full = stats.paused.map(|left| {
             format!(

@@ -60,7 +60,7 @@ impl Daemon {
     }
 }
 
-fn describe(slot: &Slot) -> wire::Model {
+pub(super) fn describe(slot: &Slot) -> wire::Model {
     let name = slot.engine().name().to_owned();
     let (state, error) = match slot.readiness() {
         Readiness::Ready(served) => {
