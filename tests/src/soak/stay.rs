@@ -61,7 +61,10 @@ impl<'a> Stay<'a> {
 
     async fn look(&mut self) -> anyhow::Result<()> {
         self.seen = status(&self.connection).await?;
-        within("memory", self.seen.memory)?;
+        // What a running request reads cannot be evicted under it.
+        let read = self.seen.active.and_then(|active| active.limit).unwrap_or_default();
+        let memory = self.seen.memory.unwrap_or_default();
+        within("memory", Some(Budget { used: memory.used.saturating_sub(read), ..memory }))?;
         within("active bytes", self.seen.active)?;
         within("disk", self.seen.disk)?;
         within("queue", self.seen.queue)?;
