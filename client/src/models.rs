@@ -1,9 +1,11 @@
 //! `models`: the daemon's models, and what a token of their KV cache costs; then the models that lie
-//! on this machine.
+//! on this machine. And what can be done with one of them.
 
 mod found;
+mod load;
+mod unload;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use comfy_table::CellAlignment;
 use indicatif::HumanCount;
 use serde_json::json;
@@ -37,19 +39,37 @@ const COLUMNS: [&str; 11] = [
 /// cache, and into LM Studio's and Ollama's folders. NAME is what `tinygptd --model` takes.
 /// SERVABLE says why a model cannot be served; one with a star is one of the daemon's.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ModelsArgs {
+    #[command(subcommand)]
+    command: Option<ModelsCommand>,
     /// List only those that the daemon serves
     #[arg(long, help_heading = heading::OUTPUT)]
     served: bool,
 }
 
+/// What can be done with a model.
+#[derive(Debug, Subcommand)]
+enum ModelsCommand {
+    Load(load::LoadArgs),
+    Unload(unload::UnloadArgs),
+}
+
 pub(crate) async fn run(args: ModelsArgs, session: &Session) -> Outcome {
+    match args.command {
+        None => list(args.served, session).await,
+        Some(ModelsCommand::Load(args)) => load::run(args, session).await,
+        Some(ModelsCommand::Unload(args)) => unload::run(args, session).await,
+    }
+}
+
+async fn list(only_served: bool, session: &Session) -> Outcome {
     let connection = session.connect().await?;
     let models = served(&connection, session).await?;
     if !session.json {
         render::line(&table(&models))?;
     }
-    let found = match args.served {
+    let found = match only_served {
         true => Vec::new(),
         false => found::ask(&connection, session).await?,
     };

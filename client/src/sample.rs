@@ -148,7 +148,7 @@ pub(crate) async fn generate(
         let response = connection.inference().sample(request).await?;
         Ok(session.accept(response))
     };
-    let stream = patience::while_loading(connection, session, call).await?;
+    let stream = patience::while_loading(connection, session, &request.model, call).await?;
     let events = stream.map(|message| message.map(|message| (message.choice, message.event)));
     Generation::follow(events, viewer, choices, session.timeout).await
 }

@@ -48,7 +48,8 @@ pub(crate) async fn run(args: ScoreArgs, session: &Session) -> Outcome {
         let request = session.request_within(request.clone(), left)?;
         connection.inference().score(request).await
     };
-    let response = session.accept(patience::while_loading(&connection, session, call).await?);
+    let response =
+        session.accept(patience::while_loading(&connection, session, &request.model, call).await?);
     if session.json {
         render::json(&report(&response))?;
     } else {

@@ -70,7 +70,7 @@ async fn warm(
         let response = connection.inference().warm(request).await?;
         Ok(session.accept(response))
     };
-    let stream = patience::while_loading(connection, session, call).await?;
+    let stream = patience::while_loading(connection, session, &request.model, call).await?;
     let events = stream.map(|message| message.map(|message| (0, message.event.map(as_sampled))));
     Ok(Generation::follow(events, viewer, 1, session.timeout).await?.remove(0))
 }

@@ -23,6 +23,7 @@ use crate::exit::Usage;
 use crate::kv::index::Budget;
 use crate::model::device::Choice;
 use crate::model::found::Places;
+use crate::service::models::Rules;
 use crate::service::scrape::Place;
 use crate::sys::processors;
 use crate::{engine, store};
@@ -40,6 +41,8 @@ pub struct Config {
     pub places: Places,
     /// Every engine's settings.
     pub engine: engine::Settings,
+    /// When models leave memory by themselves.
+    pub rules: Rules,
     /// Compute threads.
     pub threads: NonZeroUsize,
     /// Where to compute.
@@ -96,6 +99,10 @@ impl Config {
                 },
                 stall: Duration::from_secs(60),
                 silence: Duration::from_secs(60),
+            },
+            rules: Rules {
+                unload_after: given.unload_after.map(Into::into),
+                memory: given.model_memory.map(|bytes| bytes.as_u64()),
             },
             threads: threads(given.threads)?,
             device: given.device.unwrap_or_default(),
@@ -168,6 +175,8 @@ impl From<&Config> for ServeArgs {
             context: config.models.first().and_then(|model| model.context),
             device: Some(config.device),
             device_memory: size(config.device_memory),
+            model_memory: config.rules.memory.map(ByteSize),
+            unload_after: config.rules.unload_after.map(Into::into),
             queue: Some(config.engine.queue),
             active_memory: size(config.engine.active_budget),
             cache_memory: size(config.engine.cache_budget.heap),
@@ -311,14 +320,9 @@ pub(crate) fn found(name: &str, places: &Places) -> Option<PathBuf> {
 /// What a model without a name is called.
 fn stem(text: &str) -> anyhow::Result<String> {
     let path = Path::new(text);
-    // Names of directories have dots that begin no extension: Qwen3-0.6B.
-    let name = if path.is_dir() {
-        std::path::absolute(path)?.file_name().map(ToOwned::to_owned)
-    } else {
-        path.file_stem().map(ToOwned::to_owned)
-    };
-    let stem = name.with_context(|| format!("the model {text:?} is not a path of a file"))?;
-    Ok(stem.to_string_lossy().into_owned())
+    let whole = if path.is_dir() { std::path::absolute(path)? } else { path.to_owned() };
+    let name = engine::Source::name_of(&whole);
+    name.with_context(|| format!("the model {text:?} is not a path of a file"))
 }
 
 fn bytes(given: Option<ByteSize>, default: ByteSize) -> anyhow::Result<usize> {
@@ -441,6 +445,7 @@ mod tests {
             "threads = 3\nmetrics = \"127.0.0.1:9100\"",
             "metrics = \"/run/m.sock\"",
             "no-persist = true\nidle-exit = \"90s\"",
+            "unload-after = \"15m\"\nmodel-memory = \"3 GiB\"",
             "model = [\"a=/m.gguf\"]\nadapter = [\"x=/x.lora\", \"builtin/x=/a=b\"]",
             "device = \"cuda:1\"\ncache-disk = 1500000001\ndaily-writes = \"1.5 GiB\"\nkv-dtype = \"f32\"",
         ];

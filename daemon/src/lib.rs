@@ -43,15 +43,16 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tinygpt_kernels::Pool;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 
 use self::config::Config;
-use self::engine::EngineHandle;
+use self::engine::{Ground, Source};
 use self::exit::{Exit, Usage};
 use self::model::Machine;
+use self::service::models::Models;
 use self::service::scrape::{Place, Scrapes};
 use self::service::{Daemon, Ended, Facts, Limits, LogFilter};
 use self::store::StoreHandle;
@@ -67,7 +68,7 @@ pub async fn run(
     logs: Option<LogFilter>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<Exit> {
-    let engines = start_engines(&config, store.as_ref())?;
+    let models = start_models(&config, store.clone())?;
     let facts = Facts {
         socket: listeners.first().and_then(sys::socket::address),
         cache_dir: config.store.as_ref().map(|store| store.dir.clone()),
@@ -76,20 +77,19 @@ pub async fn run(
         engine: config.engine.clone(),
         places: config.places.clone(),
     };
-    let daemon = Arc::new(Daemon::new(engines.clone(), store, facts, logs));
+    let daemon = Arc::new(Daemon::new(models.clone(), store, facts, logs));
     let scraped = scrape(config.metrics.as_ref(), Arc::clone(&daemon)).await?;
-    let failure = daemon.first_failure();
     let limits = Limits { grace: config.grace, idle_exit: config.idle_exit };
     let incoming = merge(listeners)?;
     sys::supervisor::ready();
     let ended = tokio::select! {
         ended = service::serve(daemon, incoming, shutdown, limits) => ended?,
-        words = failure => {
+        words = models.clone().first_failure() => {
             tracing::error!("{words}");
             return Ok(Exit::Model);
         }
         never = scraped => match never {},
-        never = watchdog(&engines) => match never {},
+        never = watchdog(&models) => match never {},
     };
     sys::supervisor::stopping();
     Ok(if ended == Ended::Poisoned { Exit::Internal } else { Exit::Done })
@@ -112,27 +112,29 @@ async fn scrape(
     })
 }
 
-/// Starts an engine for each model, all on one compute pool and one device.
+/// The configured models, of which the first is being loaded.
+fn start_models(config: &Config, store: Option<StoreHandle>) -> anyhow::Result<Models> {
+    let first = config.models.iter().take(1).filter_map(|model| model.path.as_deref());
+    let bytes: u64 = first.map(Source::file_bytes).sum();
+    if let Some(limit) = config.rules.memory.filter(|limit| bytes > *limit) {
+        let words = anyhow!("the first model takes {bytes} bytes, --model-memory is {limit}");
+        return Err(Usage(words).into());
+    }
+    let models = Models::start(ground(config, store)?, config.models.clone(), config.rules);
+    models.context("cannot start an engine")
+}
+
+/// What all engines stand on: one compute pool and one device.
 ///
 /// # Errors
-/// When the device cannot be used, or the system refuses a thread.
-pub fn start_engines(
-    config: &Config,
-    store: Option<&StoreHandle>,
-) -> anyhow::Result<Vec<EngineHandle>> {
+/// When the device cannot be used.
+pub fn ground(config: &Config, store: Option<StoreHandle>) -> anyhow::Result<Ground> {
     let pool = Arc::new(Pool::new(config.threads));
     let device = config.device.open(config.device_memory).map_err(|error| Usage(error.into()))?;
     if let Some(device) = &device {
         tracing::info!(?device, "computing there");
     }
-    let machine = Machine { pool, device };
-    let start = |source: &engine::Source| {
-        let (settings, machine) = (config.engine.clone(), machine.clone());
-        let (handle, _thread) = engine::spawn(settings, source.clone(), machine, store.cloned())?;
-        Ok(handle)
-    };
-    let engines: std::io::Result<Vec<_>> = config.models.iter().map(start).collect();
-    engines.context("cannot start an engine")
+    Ok(Ground { settings: config.engine.clone(), machine: Machine { pool, device }, store })
 }
 
 /// All connections, wherever they come in.
@@ -148,12 +150,12 @@ fn merge(
 }
 
 /// Tells the supervisor for as long as no engine is stuck.
-async fn watchdog(engines: &[EngineHandle]) -> Infallible {
+async fn watchdog(models: &Models) -> Infallible {
     let Some(interval) = sys::supervisor::watchdog_interval() else {
         return std::future::pending().await;
     };
     loop {
-        if !engines.iter().any(EngineHandle::is_stuck) {
+        if !models.is_any_stuck() {
             sys::supervisor::alive();
         }
         tokio::time::sleep(interval).await;

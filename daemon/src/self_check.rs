@@ -31,14 +31,15 @@ pub fn run(config: &Config, store: &StoreHandle) -> anyhow::Result<Exit> {
         let refused = anyhow!("{} repeats no bits: check with --device cpu", device.label());
         return Err(Usage(refused).into());
     }
-    let engines = crate::start_engines(config, Some(store))?;
+    let ground = crate::ground(config, Some(store.clone()))?;
     let mut different = 0;
     let mut checked = 0;
-    for engine in &engines {
-        let Some(info) = ready(engine)? else { return Ok(Exit::Model) };
+    for source in &config.models {
+        let engine = ground.loading(source.clone()).context("cannot start an engine")?;
+        let Some(info) = ready(&engine)? else { return Ok(Exit::Model) };
         let complete = store.list().into_iter().filter(|entry| entry.complete);
         let own = complete.filter_map(|entry| {
-            check(engine, &info, store, &entry).transpose().map(|equal| (entry, equal))
+            check(&engine, &info, store, &entry).transpose().map(|equal| (entry, equal))
         });
         for (entry, equal) in own.take(SAMPLE) {
             let equal = equal?;
@@ -64,7 +65,7 @@ fn ready(engine: &EngineHandle) -> anyhow::Result<Option<Arc<ModelInfo>>> {
                 return Ok(None);
             }
             State::Poisoned => bail!("the engine died"),
-            State::Loading => {}
+            State::Loading | State::Unloading | State::Unloaded => {}
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

@@ -126,8 +126,9 @@ fn a_change_of_any_file_that_counts_is_noticed_while_it_is_served() {
     // One that was not there before.
     let settings = json!({"eos_token_id": [254, 255]});
     change(&engine, || place.write("generation_config.json", &settings));
-    let vocabulary = engine.handle.vocabulary(engine.info().generation).unwrap();
-    let Some(Vocabulary::HuggingFace(vocabulary)) = vocabulary else { panic!() };
+    let (of, vocabulary) = engine.handle.vocabulary().unwrap();
+    assert_eq!(of, engine.info().generation);
+    let Vocabulary::HuggingFace(vocabulary) = vocabulary else { panic!() };
     assert_eq!(vocabulary.eos_ids, [254, 255]);
     assert_eq!(engine.ask(&ask()).reuse.verdict, Verdict::FullDisk, "the same weights and text");
     let weights = engine.info().fields.weights;

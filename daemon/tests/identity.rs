@@ -349,13 +349,15 @@ fn a_vocabulary_is_handed_over_once_for_each_load() {
     let place = Place::new(LLAMA);
     let engine = place.start();
     let generation = engine.info().generation;
-    let vocabulary = |generation| engine.handle.vocabulary(generation).unwrap();
-    let old = vocabulary(generation).unwrap();
-    assert!(vocabulary(generation).is_none() && vocabulary(generation + 1).is_none());
+    let (of, old) = engine.handle.vocabulary().unwrap();
+    assert_eq!(of, generation);
+    assert!(engine.handle.vocabulary().is_none());
     change(&engine, || place.edit(swap_token));
     engine.wait_until_ready();
-    assert!(vocabulary(generation).is_none());
-    assert_ne!(vocabulary(generation + 1).unwrap(), old);
+    let (of, new) = engine.handle.vocabulary().unwrap();
+    assert_eq!(of, engine.info().generation);
+    assert_ne!(new, old);
+    assert!(engine.handle.vocabulary().is_none());
 }
 
 /// Asks for `other` beside what `ask` left in memory, and after a restart.

@@ -46,6 +46,7 @@ fn requests_with_and_without_adapters_run_at_once_and_each_is_as_if_it_were_alon
     fs::write(home.path("far.lora"), far.lora()).unwrap();
     let mut daemon = serve(&home);
 
+    let _ = home.run(&["models", "load", "builtin"]).ok();
     let models = home.run(&["models", "--json"]).json();
     let name = |model: usize, at: usize| models["models"][model]["adapters"][at]["name"].clone();
     assert_eq!([name(0, 0), name(0, 1), name(1, 0)], ["one", "two", "far"]);

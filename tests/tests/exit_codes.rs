@@ -125,18 +125,6 @@ fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_ends_it_while_another_one_loads() {
-    let home = Home::new();
-    let pipe = home.path("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let slow = format!("slow={}", pipe.display());
-    let missing = format!("bad={}", home.path("missing.gguf").display());
-    let (code, said) = ended(home.daemon().args(["--model", &slow, "--model", &missing]));
-    assert_eq!(code, 69, "{said}");
-    assert!(said.contains("missing.gguf"), "{said}");
-}
-
-#[test]
 fn a_model_that_is_never_read_to_its_end_keeps_no_daemon_from_ending() {
     let home = Home::new();
     let pipe = home.path("pipe");

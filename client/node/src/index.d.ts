@@ -199,7 +199,7 @@ export interface Divergence {
 export interface Model {
   name: string;
   default: boolean;
-  state: "UNSPECIFIED" | "LOADING" | "READY" | "FAILED";
+  state: "UNSPECIFIED" | "LOADING" | "READY" | "FAILED" | "UNLOADED" | "UNLOADING";
   error: string;
   path: string;
   architecture: string;

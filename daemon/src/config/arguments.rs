@@ -134,7 +134,7 @@ pub struct ServeArgs {
     /// Write nothing to disk
     #[arg(long)]
     pub no_persist: bool,
-    /// Model to serve (.tinygpt, .gguf, a Hugging Face directory, or the name of one that `tinygpt-client models` finds), repeatable; the first one serves requests that name none
+    /// Model to serve (.tinygpt, .gguf, a Hugging Face directory, or the name of one that `tinygpt-client models` finds), repeatable; the first one serves requests that name none and is loaded at the start, the others when they are asked for
     #[arg(long, value_name = "[NAME=]PATH")]
     pub model: Vec<String>,
     /// LoRA adapter that requests may name (.lora or a PEFT directory), repeatable; of the first model, or of MODEL
@@ -169,6 +169,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BYTES")]
     #[serde(with = "spelling")]
     pub device_memory: Option<ByteSize>,
+    /// Most bytes of the weights of all models: for more, the ones that were without a request for longest are unloaded [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = spelling::read::<ByteSize>)]
+    #[serde(with = "spelling")]
+    pub model_memory: Option<ByteSize>,
+    /// Unload a model after this long without a request for it: 15m, or seconds; the next one loads it again [default: never]
+    #[arg(long, value_name = "TIME", value_parser = spelling::read::<humantime::Duration>)]
+    #[serde(with = "spelling")]
+    pub unload_after: Option<humantime::Duration>,
     /// Most requests waiting for each model [default: 256]
     #[arg(long, value_name = "N")]
     pub queue: Option<usize>,
@@ -229,6 +237,8 @@ impl ServeArgs {
             context: self.context.or(file.context),
             device: self.device.or(file.device),
             device_memory: self.device_memory.or(file.device_memory),
+            model_memory: self.model_memory.or(file.model_memory),
+            unload_after: self.unload_after.or(file.unload_after),
             queue: self.queue.or(file.queue),
             active_memory: self.active_memory.or(file.active_memory),
             cache_memory: self.cache_memory.or(file.cache_memory),

@@ -1,136 +1,36 @@
 //! How everyone else talks to an engine: a mailbox in, a state to watch, events out.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::adapters::AdapterInfo;
 use super::explain::Inquiry;
 use super::hand_over::{Closed, Outside};
+use super::info::ModelInfo;
 use super::job::{Job, Namespace, Reuse};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
 use crate::kv::device::Usage;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
-use crate::kv::layout::Layout;
 use crate::metrics::Meter;
-use crate::model::AdapterId;
 use crate::model::load::Vocabulary;
-use crate::store::{Family, Glimpse, Restored};
-
-/// What is known about a loaded model.
-#[derive(Debug)]
-pub struct ModelInfo {
-    /// The name that requests use.
-    pub name: String,
-    /// Counts loads; a job made for another generation is answered with `Reloaded`.
-    pub generation: u64,
-    /// Where it came from; `None` for the built-in model.
-    pub path: Option<std::path::PathBuf>,
-    /// `tinygpt` or `gguf`.
-    pub format: &'static str,
-    /// `tinygpt`, `llama`, ..
-    pub architecture: String,
-    /// The weights' types, in words.
-    pub quantisation: String,
-    /// Most tokens of prompt and text together.
-    pub context: usize,
-    /// V.
-    pub vocab: usize,
-    /// Bytes of the file.
-    pub file_bytes: u64,
-    /// Bytes of the weights in memory.
-    pub weight_bytes: u64,
-    /// Numbers in its weight matrices.
-    pub parameters: u64,
-    /// How long the load took.
-    pub load: Duration,
-    /// C, the width of the residual stream.
-    pub width: usize,
-    /// H, to tell what the cache would hold without grouped heads.
-    pub heads: usize,
-    /// The kind of its tokenizer, in words.
-    pub tokenizer: String,
-    /// The arrangement of blocks for a codec's sake: `layouts[codec]` in the order of `Codec::ALL`.
-    pub layouts: Vec<Arc<Layout>>,
-    /// The fields of every fingerprint of this model; codec, layout, identity and namespace vary,
-    /// and so does the adapter, which is none here.
-    pub fields: Fields,
-    /// The numerics label.
-    pub numerics: &'static str,
-    /// The codec of requests that name none.
-    pub default_codec: Codec,
-    /// What requests may add to it.
-    pub adapters: Vec<AdapterInfo>,
-}
-
-impl ModelInfo {
-    /// The arrangement of blocks under `codec`.
-    pub fn layout(&self, codec: Codec) -> &Arc<Layout> {
-        let index = Codec::ALL.iter().position(|known| *known == codec);
-        &self.layouts[index.expect("ALL lists every codec")]
-    }
-
-    /// The adapter that has this field of a fingerprint; `None` where none is meant.
-    pub(super) fn adapter(&self, digest: Digest) -> Option<AdapterId> {
-        self.adapters.iter().position(|adapter| adapter.digest == digest).map(AdapterId)
-    }
-
-    /// The fields of chains with `codec` and an adapter in `namespace`.
-    pub fn fields(&self, codec: Codec, adapter: Digest, namespace: &Namespace) -> Fields {
-        Fields {
-            adapter,
-            codec: Digest::of("codec", codec.name().as_bytes()),
-            layout: self.layout(codec).digest(),
-            identity: namespace.identity,
-            namespace: namespace.sub,
-            ..self.fields
-        }
-    }
-
-    /// Chains with `codec` and an adapter in `namespace`.
-    pub(super) fn family(&self, codec: Codec, adapter: Digest, namespace: &Namespace) -> Family {
-        let fields = self.fields(codec, adapter, namespace);
-        let layout = Arc::clone(self.layout(codec));
-        Family { fingerprint: fields.fingerprint(), fields, layout, width: self.width }
-    }
-
-    /// What a token would take under the default codec if every query head had KV of its own.
-    pub fn mha_token_bytes(&self) -> usize {
-        let layout = self.layout(self.default_codec);
-        let layer = |layer| {
-            let shape = layout.shape(layer);
-            self.heads * (shape.k_dim + shape.v_dim) * layout.codec().bytes()
-        };
-        (0..layout.layers()).map(layer).sum()
-    }
-
-    /// Whether this model computed the chains with `fields`, under whichever codec, with whichever
-    /// of its adapters and for whomever.
-    pub fn computed(&self, fields: &Fields) -> bool {
-        let adapter = self.adapter(fields.adapter).map_or(self.fields.adapter, |_| fields.adapter);
-        let same = Fields {
-            adapter,
-            codec: fields.codec,
-            layout: fields.layout,
-            identity: fields.identity,
-            namespace: fields.namespace,
-            ..self.fields
-        };
-        same == *fields
-    }
-}
+use crate::store::{Glimpse, Restored};
 
 /// Where an engine stands.
 #[derive(Debug, Clone)]
 pub enum State {
+    /// The model is not in memory, until somebody asks for it.
+    Unloaded,
     /// The model is being read.
     Loading,
     /// Requests are served.
     Ready(Arc<ModelInfo>),
+    /// The model leaves memory when the requests that have it have ended.
+    Unloading,
     /// The model could not be read; the words say why.
     Failed(String),
     /// The engine thread died.
@@ -146,12 +46,13 @@ pub(super) enum Message {
     LetGo(Vec<BlockKey>),
     Durable(super::sequence::SeqId, bool),
     Remove(Removal, mpsc::Sender<Removed>),
-    Vocabulary(u64, mpsc::Sender<Option<Vocabulary>>),
     Explain(Box<Question>, mpsc::Sender<Explanation>),
     Glimpsed(Box<(Inquiry, Glimpse)>),
     List(mpsc::Sender<Vec<Held>>),
     Holds(Arc<[BlockKey]>, mpsc::Sender<Vec<bool>>),
     Report(mpsc::Sender<Report>),
+    Load,
+    Unload,
     Drain(Instant),
 }
 
@@ -258,6 +159,7 @@ pub enum Refused {
 #[derive(Debug, Clone)]
 pub struct EngineHandle {
     pub(super) name: Arc<str>,
+    pub(super) path: Option<Arc<Path>>,
     pub(super) mailbox: Outside<Message>,
     pub(super) state: watch::Receiver<State>,
     pub(super) shared: Arc<Shared>,
@@ -267,10 +169,15 @@ pub struct EngineHandle {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) silence: Duration,
+    /// Orders to load or to unload that the engine has not come to yet.
+    pub(super) orders: AtomicUsize,
     /// Milliseconds since `epoch` at the engine's last sign of life.
     pub(super) beat: AtomicU64,
     pub(super) epoch: Instant,
     pub(super) meter: Meter,
+    /// What the tokenizer of the model is built from that is being loaded or was loaded last, and
+    /// its generation, until somebody takes it: it is too large to keep.
+    pub(super) vocabulary: watch::Sender<Option<(u64, Vocabulary)>>,
 }
 
 impl EngineHandle {
@@ -282,6 +189,34 @@ impl EngineHandle {
     /// What is measured of the engine: it need not be asked.
     pub fn meter(&self) -> &Meter {
         &self.shared.meter
+    }
+
+    /// Where its model comes from; `None` for the built-in one.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Has the engine load its model, unless it has it.
+    pub fn load(&self) {
+        self.order(Message::Load);
+    }
+
+    /// Has the engine give its model's memory back when the requests that it has taken have ended.
+    /// Later ones are answered `Reloaded`.
+    pub fn unload(&self) {
+        self.order(Message::Unload);
+    }
+
+    fn order(&self, order: Message) {
+        self.shared.orders.fetch_add(1, Ordering::AcqRel);
+        // An engine that is gone has no model.
+        let _ = self.mailbox.send(order);
+    }
+
+    /// Whether the engine was told to load or to unload and has not begun yet: its state is about
+    /// to change.
+    pub fn is_ordered(&self) -> bool {
+        self.shared.orders.load(Ordering::Acquire) > 0
     }
 
     /// Where the engine stands, to read or to wait for a change.
@@ -308,9 +243,11 @@ impl EngineHandle {
     }
 
     /// Whether the engine gives no sign of life any more. The longest steps are prefill slices of
-    /// large models on slow machines; one that loads its model gives none for as long as it takes.
+    /// large models on slow machines; one that loads its model gives none for as long as it takes,
+    /// and one that has none gives none at all.
     pub fn is_stuck(&self) -> bool {
-        !matches!(*self.state.borrow(), State::Loading) && self.silence() > self.shared.silence
+        let silent = matches!(*self.state.borrow(), State::Loading | State::Unloaded);
+        !silent && self.silence() > self.shared.silence
     }
 
     /// Requests that wait for admission.
@@ -318,19 +255,27 @@ impl EngineHandle {
         self.mailbox.waiting()
     }
 
-    /// Whether the engine reads its mailbox: while it loads its model it does not.
+    /// Whether the engine has its model: while it loads one it does not read its mailbox.
     pub fn is_ready(&self) -> bool {
         matches!(*self.state.borrow(), State::Ready(_))
     }
 
-    /// What the tokenizer of the model of a generation is built from. It is handed over once:
-    /// `None` for whoever comes later, or asks for a model that was loaded anew since. Blocks for
-    /// up to one step: call it off the runtime.
-    ///
-    /// # Errors
-    /// As for [`remove`](Self::remove).
-    pub fn vocabulary(&self, generation: u64) -> Result<Option<Vocabulary>, Refused> {
-        self.ask(|reply| Message::Vocabulary(generation, reply))
+    /// What the tokenizer of a model is built from, and the generation of that model. It is handed
+    /// over once for each load, as soon as the engine has read it, which is before the model is
+    /// ready. A load may fail after that, and the next one hands over another.
+    pub fn vocabulary(&self) -> Option<(u64, Vocabulary)> {
+        let mut taken = None;
+        self.shared.vocabulary.send_if_modified(|there| {
+            taken = there.take();
+            // It is no news to anybody that it is gone.
+            false
+        });
+        taken
+    }
+
+    /// Changes when there is another vocabulary to take.
+    pub fn vocabularies(&self) -> watch::Receiver<Option<(u64, Vocabulary)>> {
+        self.shared.vocabulary.subscribe()
     }
 
     /// Has the engine forget chains when it reads its mailbox the next time.

@@ -10,6 +10,9 @@
 //!                           └───────────── index, store ◀──────────┘
 //! ```
 //!
+//! An engine without its model is what is left in [`life`]: it waits there until it is told to load
+//! again.
+//!
 //! Reading order: [`job`] is what goes in and comes out, [`sequence`] is a request in flight,
 //! `admit`, `step` and `settle` are its life, `turns` and `room` say when.
 //!
@@ -28,10 +31,12 @@ mod admit;
 mod explain;
 mod flight;
 mod history;
+mod info;
 mod inquire;
 mod fork;
 mod hand_over;
 mod kept;
+mod life;
 mod measure;
 mod queue;
 mod room;
@@ -51,25 +56,26 @@ mod sync {
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 pub use self::adapters::{AdapterInfo, AdapterSource};
-pub use self::handle::{EngineHandle, ModelInfo, State};
+pub use self::handle::{EngineHandle, State};
 pub use self::history::{divergence, reason_of};
+pub use self::info::ModelInfo;
 pub use self::job::{Event, Job};
+pub use self::life::{Ground, spawn};
 pub use self::source::Source;
 
 use self::flight::Claims;
-use self::hand_over::{Inside, Outside, hand_over};
+use self::hand_over::{Inside, Outside};
 use self::handle::{Message, Shared};
 use self::history::History;
-use self::job::Done;
+use self::job::{Done, Failure};
 use self::kept::Kept;
+use self::life::Rest;
 use self::queue::Queue;
 use self::scheduler::Pace;
 use self::sequence::{SeqId, Sequence};
@@ -80,7 +86,6 @@ pub use crate::kv::index::Budget;
 use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
-use crate::metrics::Meter;
 use crate::model::Machine;
 use crate::model::identity::Stamps;
 use crate::store::{Family, Restored, StoreHandle};
@@ -127,6 +132,8 @@ struct Engine {
     /// The changed files as they were when they could not be read.
     unreadable: Option<Stamps>,
     draining: Option<Instant>,
+    /// No more jobs are taken, and the model goes when those that were have ended.
+    unloading: bool,
     queue: Queue,
     sequences: Vec<Sequence>,
     unsynced: HashMap<SeqId, Done>,
@@ -142,116 +149,18 @@ struct Engine {
     removals: u64,
 }
 
-/// Starts an engine. Jobs queue while its thread loads the model.
-pub fn spawn(
-    settings: Settings,
-    source: Source,
-    machine: impl Into<Machine>,
-    store: Option<StoreHandle>,
-) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
-    let (own, mailbox) = hand_over(settings.queue);
-    let (state, watched) = watch::channel(State::Loading);
-    let shared = Arc::new(Shared {
-        silence: settings.silence,
-        beat: AtomicU64::new(0),
-        epoch: Instant::now(),
-        meter: Meter::default(),
-    });
-    let handle = EngineHandle {
-        name: Arc::from(source.name.as_str()),
-        mailbox: own.clone(),
-        state: watched,
-        shared: Arc::clone(&shared),
-    };
-    let (name, machine) = (format!("engine {}", source.name), machine.into());
-    let live = move || live(settings, source, machine, store, (own, mailbox), state, shared);
-    let thread = std::thread::Builder::new().name(name).spawn(live)?;
-    Ok((handle, thread))
-}
-
-/// An engine thread's whole life.
-fn live(
-    settings: Settings,
-    source: Source,
-    machine: Machine,
-    store: Option<StoreHandle>,
-    (own, mailbox): (Outside<Message>, Inside<Message>),
-    state: watch::Sender<State>,
-    shared: Arc<Shared>,
-) {
-    let _poison = Poison(state.clone());
-    let kept = store.as_ref().map(Kept::by);
-    let loaded = match source.load(1, &machine, kept.as_ref()) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            tracing::error!(%error, "model not loaded");
-            state.send_replace(State::Failed(error.to_string()));
-            return;
-        }
-    };
-    if let Some(store) = &store {
-        let mailbox = own.clone();
-        store.on_pressure(move |keys| {
-            // An engine that is gone holds nothing.
-            let _ = mailbox.send(Message::LetGo(keys.to_vec()));
-        });
-    }
-    state.send_replace(State::Ready(Arc::clone(&loaded.info)));
-    let engine = Engine {
-        index: Index::new(settings.cache_budget),
-        settings,
-        machine,
-        pace: Pace::default(),
-        scratch: Scratch::default(),
-        weights: Vec::new(),
-        source,
-        store,
-        kept,
-        mailbox,
-        own,
-        state,
-        shared,
-        loaded,
-        generation: 1,
-        stale: false,
-        unreadable: None,
-        draining: None,
-        queue: Queue::default(),
-        sequences: Vec::new(),
-        unsynced: HashMap::new(),
-        next: 0,
-        worked: Instant::now(),
-        families: HashMap::new(),
-        slabs: HashMap::new(),
-        claims: Claims::default(),
-        history: History::default(),
-        removals: 0,
-    };
-    engine.run();
-}
-
-/// Tells everyone that the thread died of a panic.
-struct Poison(watch::Sender<State>);
-
-impl Drop for Poison {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.send_replace(State::Poisoned);
-        }
-    }
-}
-
 impl Engine {
-    fn run(mut self) {
+    /// Runs until it is told to end, or to give its model up: then what is left goes on without.
+    fn run(mut self) -> Option<Rest> {
         let packed = if self.loaded.packed.is_kept() { "before" } else { "now" };
         tracing::info!(model = self.source.name, load = ?self.loaded.info.load, packed, "ready");
         let mut busy = false;
         while self.receive(busy) {
-            self.beat();
+            self.shared.beat();
             self.sweep();
             self.bury();
             self.watch_source();
-            if self.stale && self.sequences.is_empty() {
+            if self.stale && self.sequences.is_empty() && !self.unloading {
                 self.reload();
             }
             self.admit();
@@ -263,10 +172,15 @@ impl Engine {
             }
             self.bury();
             self.observe();
-            if self.draining.is_some() && self.sequences.is_empty() && self.queue.is_empty() {
-                return;
+            let empty = self.sequences.is_empty() && self.queue.is_empty();
+            if self.draining.is_some() && empty {
+                return None;
+            }
+            if self.unloading && empty {
+                return Some(self.give_up());
             }
         }
+        None
     }
 
     /// Takes in what has arrived, and waits for more when nothing can run. False when nobody can
@@ -293,6 +207,7 @@ impl Engine {
 
     fn take(&mut self, message: Message) {
         match message {
+            Message::Job(job) if self.unloading => self.refuse(&job, Failure::Reloaded),
             Message::Job(job) => self.enqueue(*job),
             Message::Restored(id, removals, found) => {
                 // What was found before a removal may be what was removed.
@@ -306,14 +221,6 @@ impl Engine {
                 // An asker that is gone needs no answer; the same below.
                 let _ = reply.send(self.remove(&what));
             }
-            Message::Vocabulary(generation, reply) => {
-                let asked = generation == self.generation;
-                let asked = asked.then(|| self.loaded.vocabulary.take()).flatten();
-                // Whoever asks again finds what an asker that is gone did not take.
-                if let Err(mpsc::SendError(Some(unheard))) = reply.send(asked) {
-                    self.loaded.vocabulary = Some(unheard);
-                }
-            }
             Message::Explain(question, reply) => self.explain(*question, reply),
             Message::Glimpsed(glimpsed) => self.explained(glimpsed.0, &glimpsed.1),
             Message::List(reply) => {
@@ -325,13 +232,15 @@ impl Engine {
             Message::Report(reply) => {
                 let _ = reply.send(self.report());
             }
+            // It has its model, or has it again when it has given it up.
+            Message::Load => self.shared.obeyed(),
+            Message::Unload => {
+                self.unloading = true;
+                self.state.send_replace(State::Unloading);
+                self.shared.obeyed();
+            }
             Message::Drain(deadline) => self.draining = Some(deadline),
         }
-    }
-
-    fn beat(&self) {
-        let now = self.shared.epoch.elapsed().as_millis();
-        self.shared.beat.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Release);
     }
 
     /// Has weights that were packed in this process written: not before the engine has had nothing
@@ -348,7 +257,9 @@ impl Engine {
         if !self.stale && self.loaded.is_stale() {
             tracing::warn!(model = self.source.name, "a file changed: reloading");
             self.stale = true;
-            self.state.send_replace(State::Loading);
+            if !self.unloading {
+                self.state.send_replace(State::Loading);
+            }
         }
     }
 
@@ -367,7 +278,8 @@ impl Engine {
             return;
         };
         self.state.send_replace(State::Loading);
-        match self.source.load(self.generation + 1, &self.machine, self.kept.as_ref()) {
+        let hand = self.shared.hand(self.generation + 1);
+        match self.source.load(self.generation + 1, &self.machine, self.kept.as_ref(), &hand) {
             Ok(loaded) => {
                 self.drop_old_pack(&loaded);
                 self.generation += 1;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tinygpt_kernels::{Matrix, Pool};
 
 use super::adapters::{AdapterInfo, AdapterSource};
-use super::handle::ModelInfo;
+use super::info::ModelInfo;
 use super::kept::Kept;
 use crate::kv::codec::Codec;
 use crate::kv::device::DeviceError;
@@ -108,8 +108,6 @@ struct Contents {
 pub(super) struct Loaded {
     pub(super) model: Rc<dyn Model>,
     pub(super) info: Arc<ModelInfo>,
-    /// Until somebody has built a tokenizer from it: it is too large to keep.
-    pub(super) vocabulary: Option<Vocabulary>,
     /// Of its files and its adapters'.
     stamps: Stamps,
     pub(super) packed: Packed,
@@ -141,7 +139,10 @@ impl Packed {
 
 /// A model that was read.
 struct Read {
+    /// Without its vocabulary.
     checkpoint: Checkpoint,
+    /// The kind of its tokenizer.
+    tokenizer: String,
     contents: Contents,
     packed: Packed,
 }
@@ -155,7 +156,20 @@ impl Loaded {
 }
 
 impl Source {
-    /// Reads, hashes and assembles the model. A file that `kept` knows is not hashed, and not
+    /// What a model is called that lies at `path` and was given no name.
+    pub fn name_of(path: &Path) -> Option<String> {
+        // Names of directories have dots that begin no extension: Qwen3-0.6B.
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        name.map(|name| name.to_string_lossy().into_owned())
+    }
+
+    /// Bytes of the model's files at `path`, now.
+    pub fn file_bytes(path: &Path) -> u64 {
+        Files::survey(path).bytes()
+    }
+
+    /// Reads, hashes and assembles the model; its vocabulary goes to `hand` as soon as it is read,
+    /// so that a tokenizer can be built while the rest is packed or verified. A file that `kept` knows is not hashed, and not
     /// packed either when its packed weights are there.
     ///
     /// # Errors
@@ -166,42 +180,55 @@ impl Source {
         generation: u64,
         machine: &Machine,
         kept: Option<&Kept>,
+        hand: &dyn Fn(Vocabulary),
     ) -> Result<Loaded, SourceError> {
         let started = Instant::now();
         let read = match &self.path {
-            None => self.read_builtin(&machine.pool),
-            Some(path) => self.read(path, &machine.pool, kept),
+            None => self.read_builtin(&machine.pool, hand),
+            Some(path) => self.read(path, &machine.pool, kept, hand),
         };
         self.assemble(read?, (generation, machine), started)
     }
 
-    /// What is there now, once nobody has written to it for a moment.
-    pub(super) fn settled(&self) -> Option<Stamps> {
+    /// What is there now.
+    pub(super) fn survey(&self) -> Stamps {
         let model = self.path.iter().map(|path| Files::survey(path));
         let adapters = self.adapters.iter().map(|adapter| AdapterFiles::survey(&adapter.path));
-        let stamps = model.chain(adapters).fold(Stamps::default(), Stamps::and);
-        (stamps.age() > SETTLE).then_some(stamps)
+        model.chain(adapters).fold(Stamps::default(), Stamps::and)
     }
 
-    fn read_builtin(&self, pool: &Pool) -> Result<Read, SourceError> {
+    /// The same, once nobody has written to it for a moment.
+    pub(super) fn settled(&self) -> Option<Stamps> {
+        Some(self.survey()).filter(|stamps| stamps.age() > SETTLE)
+    }
+
+    fn read_builtin(&self, pool: &Pool, hand: &dyn Fn(Vocabulary)) -> Result<Read, SourceError> {
         let bytes = load::BUILTIN;
-        let checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
+        let mut checkpoint = load::load(bytes, pool).map_err(|error| self.refuse(error))?;
+        let tokenizer = give(&mut checkpoint, hand);
         let weights = identity::of_bytes(bytes);
         let contents = Contents { weights, bytes: bytes.len() as u64, stamps: Stamps::default() };
-        Ok(Read { checkpoint, contents, packed: Packed::Now(None) })
+        Ok(Read { checkpoint, tokenizer, contents, packed: Packed::Now(None) })
     }
 
-    fn read(&self, path: &Path, pool: &Pool, kept: Option<&Kept>) -> Result<Read, SourceError> {
+    fn read(
+        &self,
+        path: &Path,
+        pool: &Pool,
+        kept: Option<&Kept>,
+        hand: &dyn Fn(Vocabulary),
+    ) -> Result<Read, SourceError> {
         let files = Files::open(path).map_err(|error| self.unopened(error))?;
         let stamps = files.stamps();
         let telling = files.weights().iter().all(|file| file.stamp().is_telling());
         let known = kept.and_then(|kept| recall(kept, &files));
-        let found = kept.zip(known).and_then(|(kept, weights)| find(kept, &files, weights, pool));
-        let (checkpoint, hashed, matrices) = match (known, found) {
-            (Some(_), Some(checkpoint)) => (checkpoint, Vec::new(), None),
+        let found = kept.zip(known);
+        let found = found.and_then(|(kept, weights)| find(kept, &files, weights, pool, hand));
+        let ((checkpoint, tokenizer), hashed, matrices) = match (known, found) {
+            (Some(_), Some(found)) => (found, Vec::new(), None),
             _ => {
-                let (checkpoint, hashed, matrices) = self.pack(&files, known.is_some(), pool)?;
-                (checkpoint, hashed, Some(matrices))
+                let (packed, hashed, matrices) = self.pack(&files, known.is_some(), pool, hand)?;
+                (packed, hashed, Some(matrices))
             }
         };
         if stamps.now() != stamps {
@@ -216,7 +243,7 @@ impl Source {
             Packed::Now(kept.map(|_| Unkept::new(weights, matrices)))
         });
         let contents = Contents { weights, bytes: stamps.bytes(), stamps };
-        Ok(Read { checkpoint, contents, packed })
+        Ok(Read { checkpoint, tokenizer, contents, packed })
     }
 
     /// Packs what is in the files, and hashes them in the shadow of that unless they are `known`.
@@ -226,7 +253,8 @@ impl Source {
         files: &Files,
         known: bool,
         pool: &Pool,
-    ) -> Result<(Checkpoint, Vec<Digest>, Vec<Matrix>), SourceError> {
+        hand: &dyn Fn(Vocabulary),
+    ) -> Result<(Handed, Vec<Digest>, Vec<Matrix>), SourceError> {
         std::thread::scope(|scope| {
             let ahead = scope.spawn(|| match known {
                 true => {
@@ -236,9 +264,10 @@ impl Source {
                 false => files.weights().iter().map(hash).collect(),
             });
             let packing = Packing::new(pool);
-            let checkpoint = files.load(&packing).map_err(|error| self.refuse(error))?;
+            let mut checkpoint = files.load(&packing).map_err(|error| self.refuse(error))?;
+            let tokenizer = give(&mut checkpoint, hand);
             let hashed = ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((checkpoint, hashed?, packing.into_matrices()))
+            Ok(((checkpoint, tokenizer), hashed?, packing.into_matrices()))
         })
     }
 
@@ -256,7 +285,7 @@ impl Source {
 
     fn assemble(
         &self,
-        Read { mut checkpoint, contents: file, packed }: Read,
+        Read { mut checkpoint, tokenizer, contents: file, packed }: Read,
         (generation, machine): (u64, &Machine),
         started: Instant,
     ) -> Result<Loaded, SourceError> {
@@ -296,7 +325,7 @@ impl Source {
             load: started.elapsed(),
             width,
             heads,
-            tokenizer: checkpoint.vocabulary.name(),
+            tokenizer,
             layouts,
             fields,
             numerics,
@@ -304,13 +333,7 @@ impl Source {
             adapters,
         };
         let stamps = file.stamps.and(stamps);
-        Ok(Loaded {
-            model: model.into(),
-            info: Arc::new(info),
-            vocabulary: Some(checkpoint.vocabulary),
-            stamps,
-            packed,
-        })
+        Ok(Loaded { model: model.into(), info: Arc::new(info), stamps, packed })
     }
 
     /// Adds every adapter to the weights.
@@ -333,15 +356,34 @@ fn recall(kept: &Kept, files: &Files) -> Option<Digest> {
 
 /// The model with matrices that an earlier process packed, which are verified while the rest is
 /// read. `None` when they are not there or do not fit: the files have everything that they have.
-fn find(kept: &Kept, files: &Files, weights: Digest, pool: &Pool) -> Option<Checkpoint> {
+fn find(
+    kept: &Kept,
+    files: &Files,
+    weights: Digest,
+    pool: &Pool,
+    hand: &dyn Fn(Vocabulary),
+) -> Option<Handed> {
     let pack = kept.pack(weights)?;
     let (read, verified) = std::thread::scope(|scope| {
         let verified = scope.spawn(|| pack.verify(pool));
-        let read = files.load(&Packing::kept(&pack));
+        let read = files.load(&Packing::kept(&pack)).map(|mut checkpoint| {
+            let tokenizer = give(&mut checkpoint, hand);
+            (checkpoint, tokenizer)
+        });
         (read, verified.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     verified.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
     read.inspect_err(|error| kept.forget_pack(weights, error)).ok()
+}
+
+/// A model that was read without its vocabulary, and the kind of its tokenizer.
+type Handed = (Checkpoint, String);
+
+/// Hands the vocabulary over, and says what kind of tokenizer it makes.
+fn give(checkpoint: &mut Checkpoint, hand: &dyn Fn(Vocabulary)) -> String {
+    let kind = checkpoint.vocabulary.name();
+    hand(std::mem::take(&mut checkpoint.vocabulary));
+    kind
 }
 
 fn hash(file: &ModelFile) -> Result<Digest, SourceError> {

@@ -12,9 +12,10 @@ use tinygpt_proto::v1::CacheBlock;
 use super::Daemon;
 use super::convert::reply::count;
 use super::inquire::ask;
-use super::models::{Readiness, Served};
+use super::models::{Readiness, Served, Slot};
 use super::peer::Peer;
 use super::refusal::{Count, Refusal};
+use crate::engine::ModelInfo;
 use crate::engine::handle::Held;
 use crate::kv::codec::Codec;
 use crate::kv::key::{BlockKey, Digest, End, Fields, Fingerprint, RecordKey, chain};
@@ -44,12 +45,22 @@ pub(super) struct Entry {
     pub fields: Fields,
     /// Where its chain ends.
     pub end: End,
-    /// The model that computed it, when it is loaded.
+    /// The model that computed it, when it was loaded before.
+    info: Option<Arc<ModelInfo>>,
+    /// The same with its tokenizer, while it is loaded.
     served: Option<Arc<Served>>,
 }
 
+/// The models that may have computed something.
+struct Known {
+    /// Those that were loaded at some time.
+    infos: Vec<Arc<ModelInfo>>,
+    /// Those that are.
+    loaded: Vec<Arc<Served>>,
+}
+
 impl Entry {
-    fn new(key: RecordKey, end: End, length: u32, fields: Fields, models: &[Arc<Served>]) -> Self {
+    fn new(key: RecordKey, end: End, length: u32, fields: Fields, known: &Known) -> Self {
         let codec = |codec: &Codec| Digest::of("codec", codec.name().as_bytes()) == fields.codec;
         Self {
             key,
@@ -61,18 +72,19 @@ impl Entry {
             disk: None,
             fields,
             end,
-            served: models.iter().find(|served| served.info.computed(&fields)).cloned(),
+            info: known.infos.iter().find(|info| info.computed(&fields)).cloned(),
+            served: known.loaded.iter().find(|served| served.info.computed(&fields)).cloned(),
         }
     }
 
-    /// The name of the model that computed it; empty when that is not loaded.
+    /// The name of the model that computed it; empty when that was not loaded yet.
     pub(super) fn model(&self) -> &str {
-        self.served.as_ref().map_or("", |served| &served.info.name)
+        self.info.as_ref().map_or("", |info| &info.name)
     }
 
-    /// The arithmetic that computed it; empty when its model is not loaded.
+    /// The arithmetic that computed it; empty when its model was not loaded yet.
     pub(super) fn numerics(&self) -> &str {
-        self.served.as_ref().map_or("", |served| served.info.numerics)
+        self.info.as_ref().map_or("", |info| info.numerics)
     }
 
     /// Whether a record answers exactly this prompt without running a layer.
@@ -86,10 +98,10 @@ impl Entry {
         chain(&self.fingerprint, self.tokens.as_deref().unwrap_or_default()).into()
     }
 
-    /// Bytes of one block; 0 when its model is not loaded.
+    /// Bytes of one block; 0 when its model was not loaded yet.
     fn block_bytes(&self) -> u64 {
-        let layout = self.served.as_ref().zip(self.codec);
-        layout.map_or(0, |(served, codec)| served.info.layout(codec).block_bytes() as u64)
+        let layout = self.info.as_ref().zip(self.codec);
+        layout.map_or(0, |(info, codec)| info.layout(codec).block_bytes() as u64)
     }
 }
 
@@ -98,17 +110,17 @@ impl Daemon {
     /// memory before those that are on disk only.
     pub(super) async fn entries(&self, peer: Peer) -> Result<Vec<Entry>, Refusal> {
         let identity = peer.namespace("").identity;
-        let models = self.loaded();
+        let known = self.known();
         let mut entries = Vec::new();
         let mut places = HashMap::new();
         for engine in self.answering() {
-            for held in ask(engine, |engine| engine.list()).await? {
+            for held in ask(&engine, |engine| engine.list()).await? {
                 if held.fields.identity != identity {
                     continue;
                 }
                 let length = count(held.tokens.len());
                 let end = held.end.clone();
-                let mut entry = Entry::new(held.key, end, length, held.fields, &models);
+                let mut entry = Entry::new(held.key, end, length, held.fields, &known);
                 entry.tokens = Some(held.tokens.clone());
                 entry.memory = Some(held);
                 places.insert(entry.key, entries.len());
@@ -120,7 +132,7 @@ impl Daemon {
         for (disk, fields) in on_disk {
             let place = *places.entry(disk.key).or_insert_with(|| {
                 let end = disk.end.clone();
-                entries.push(Entry::new(disk.key, end, disk.tokens, fields, &models));
+                entries.push(Entry::new(disk.key, end, disk.tokens, fields, &known));
                 entries.len() - 1
             });
             entries[place].disk = Some(disk);
@@ -166,7 +178,7 @@ impl Daemon {
         let mut memory = vec![false; keys.len()];
         for engine in self.answering() {
             let asked = Arc::clone(&keys);
-            let holds = ask(engine, move |engine| engine.holds(asked)).await?;
+            let holds = ask(&engine, move |engine| engine.holds(asked)).await?;
             memory.iter_mut().zip(holds).for_each(|(memory, holds)| *memory |= holds);
         }
         let disk = self.store.as_ref().map(|store| store.holds(&entry.fingerprint, &keys));
@@ -181,13 +193,16 @@ impl Daemon {
         Ok(blocks.collect())
     }
 
-    fn loaded(&self) -> Vec<Arc<Served>> {
-        let slots = self.models.all().iter();
-        let served = slots.filter_map(|slot| match slot.readiness() {
+    fn known(&self) -> Known {
+        let slots = self.models.all();
+        let served = |slot: &Slot| match slot.readiness() {
             Readiness::Ready(served) => Some(served),
             _ => None,
-        });
-        served.collect()
+        };
+        Known {
+            infos: slots.iter().filter_map(Slot::info).collect(),
+            loaded: slots.iter().filter_map(served).collect(),
+        }
     }
 }
 

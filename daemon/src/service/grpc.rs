@@ -40,14 +40,20 @@ pub struct Models(pub Arc<Daemon>);
 pub struct Admin(pub Arc<Daemon>);
 
 impl Daemon {
+    /// A daemon that is about to end begins nothing.
+    fn refuse_if_draining(&self) -> Result<(), Refusal> {
+        match self.drain.is_cancelled() {
+            true => Err(Refusal::Engine(Failure::Draining)),
+            false => Ok(()),
+        }
+    }
+
     /// Places an order with the model called `model`, unless the daemon is about to end.
     async fn place(&self, order: Order, model: &str) -> Result<(Running, Flight), Refusal> {
-        if self.drain.is_cancelled() {
-            return Err(Refusal::Engine(Failure::Draining));
-        }
+        self.refuse_if_draining()?;
         let slot = self.models.find(model)?;
         let mut flight = self.tally.begin();
-        let placed = order.place(slot).await;
+        let placed = order.place(&slot).await;
         let running = placed.inspect_err(|_| flight.failed())?;
         Ok((running, flight))
     }

@@ -1,7 +1,9 @@
 //! What `grpc.health.v1` says: the truth about the engines, not about the server.
 //!
-//! A service that generates, and the daemon as a whole (the empty name), are healthy while every
-//! model is loaded and every engine shows signs of life. Services that only look after things are
+//! A service that generates, and the daemon as a whole (the empty name), are healthy while a request
+//! that names no model would be served and every engine that has a model shows signs of life. A
+//! model that waits for its first request is no illness, and neither is one that somebody asked for
+//! and that cannot be read. Services that only look after things are
 //! healthy as soon as they answer. While the daemon drains, nothing is.
 
 use std::convert::Infallible;

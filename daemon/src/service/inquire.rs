@@ -38,7 +38,7 @@ impl Daemon {
     pub(super) async fn report(&self) -> Report {
         let mut sum = Report::default();
         for engine in self.answering() {
-            let answer = timeout(PATIENCE, ask(engine, |engine| engine.report())).await;
+            let answer = timeout(PATIENCE, ask(&engine, |engine| engine.report())).await;
             let Ok(Ok(report)) = answer else { continue };
             sum.running += report.running;
             sum.waiting += report.waiting;
@@ -52,16 +52,18 @@ impl Daemon {
         sum
     }
 
-    /// The engines that answer questions now.
-    pub(super) fn answering(&self) -> impl Iterator<Item = &EngineHandle> {
-        self.models.all().iter().map(Slot::engine).filter(|engine| engine.is_ready())
+    /// The engines that hold anything and answer questions now.
+    pub(super) fn answering(&self) -> Vec<EngineHandle> {
+        let slots = self.models.all();
+        slots.iter().map(Slot::engine).filter(|engine| engine.is_ready()).cloned().collect()
     }
 
     /// Forgets in the memory of all engines, and says how many blocks. What an engine holds while
     /// it loads its model again is not counted.
     pub(super) async fn forget(&self, what: Removal) -> Result<u64, Refusal> {
         let mut blocks = 0;
-        for engine in self.models.all().iter().map(Slot::engine) {
+        for slot in &*self.models.all() {
+            let engine = slot.engine();
             let what = what.clone();
             if engine.is_ready() {
                 blocks += ask(engine, move |engine| engine.remove(what)).await?.blocks;

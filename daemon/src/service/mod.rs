@@ -46,7 +46,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 use self::models::Models;
 use self::presence::Presence;
 use self::tally::Tally;
-use crate::engine::{EngineHandle, Settings};
+use crate::engine::Settings;
 use crate::model::found::Places;
 use crate::store::StoreHandle;
 
@@ -125,16 +125,15 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A service over `engines`, of which the first serves requests that name no model. Must be
-    /// called on a runtime.
+    /// A service over `models`.
     pub fn new(
-        engines: Vec<EngineHandle>,
+        models: Models,
         store: Option<StoreHandle>,
         facts: Facts,
         logs: Option<LogFilter>,
     ) -> Self {
         Self {
-            models: Models::follow(engines),
+            models,
             store,
             facts,
             logs,
@@ -143,12 +142,6 @@ impl Daemon {
             searches: Arc::new(Semaphore::new(1)),
             drain: CancellationToken::new(),
         }
-    }
-
-    /// Returns when a model, whichever, cannot be served at the start, and why; models that fail
-    /// to reload later leave the others serving.
-    pub fn first_failure(&self) -> impl Future<Output = String> + use<> {
-        self.models.clone().first_failure()
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::clock::Clock;
 use super::convert::{reply, request};
-use super::models::{Served, Slot};
+use super::models::{Lease, Served, Slot};
 use super::prompt::{Prompt, Tokens};
 use super::refusal::{Count, Refusal};
 use crate::engine::job::{Admitted, Caller, EVENTS, Failure, Namespace, Persist, Policy, Task};
@@ -84,7 +84,7 @@ pub struct Running {
 #[derive(Debug)]
 pub struct Placed {
     /// The model.
-    pub served: Arc<Served>,
+    pub served: Lease,
     /// The prompt.
     pub tokens: Tokens,
     /// Most tokens to generate.

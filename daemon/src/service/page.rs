@@ -44,7 +44,8 @@ impl Daemon {
             .into_iter()
             .map(|(metric, value)| (metric.name.to_owned(), value))
             .collect();
-        let meters = || self.models.all().iter().map(|slot| slot.engine().meter());
+        let all = self.models.all();
+        let meters = || all.iter().map(|slot| slot.engine().meter());
         let sum = |count: fn(&Meter) -> u64| meters().map(count).sum();
         counters.extend([
             (table::COMPUTED.name.to_owned(), sum(|meter| meter.prompt_tokens.count())),
@@ -76,7 +77,8 @@ impl Daemon {
     /// Where KV is. Every engine has a heap of its own; a mapped file is on disk, too.
     pub(super) fn tiers(&self) -> Vec<Tier> {
         let engines = self.models.all().len() as u64;
-        let meters = || self.models.all().iter().map(|slot| slot.engine().meter());
+        let all = self.models.all();
+        let meters = || all.iter().map(|slot| slot.engine().meter());
         let heap = engines * self.facts.engine.cache_budget.heap as u64;
         let stats = self.store.as_ref().map(StoreHandle::stats).unwrap_or_default();
         let (heaps, devices) =
@@ -91,7 +93,7 @@ impl Daemon {
 
     /// Bytes reserved for running requests, and their budget.
     pub(super) fn reserved(&self) -> Budget {
-        let slots = self.models.all();
+        let slots = &*self.models.all();
         let used = slots.iter().map(|slot| slot.engine().meter().active_bytes.count()).sum();
         let limit = slots.len() as u64 * self.facts.engine.active_budget as u64;
         Budget { used, limit: Some(limit) }
@@ -110,7 +112,7 @@ impl Daemon {
     }
 
     fn write_models(&self, page: &mut Page) {
-        let slots = self.models.all();
+        let slots = &*self.models.all();
         let labels: Vec<_> = slots.iter().map(|slot| [("model", slot.engine().name())]).collect();
         let mut each = |metric: &Metric, count: &dyn Fn(&Slot) -> u64| {
             let samples = labels.iter().zip(slots);

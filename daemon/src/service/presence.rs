@@ -59,9 +59,14 @@ impl Presence {
         self.0.last.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Release);
     }
 
+    /// Whether somebody is there.
+    pub fn is_attended(&self) -> bool {
+        self.0.open.load(Ordering::Acquire) > 0
+    }
+
     /// For how long nobody has been there; zero during a visit.
     pub fn idle(&self) -> Duration {
-        if self.0.open.load(Ordering::Acquire) > 0 {
+        if self.is_attended() {
             return Duration::ZERO;
         }
         let last = Duration::from_millis(self.0.last.load(Ordering::Acquire));

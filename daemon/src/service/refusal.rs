@@ -69,6 +69,37 @@ pub enum Refusal {
         /// Its name.
         name: String,
     },
+    /// The model is not there yet, because others take the room.
+    #[error(
+        "model {name} takes {bytes} bytes, others that are in use or were just loaded take \
+         {taken}, and all may take {limit}"
+    )]
+    NoRoom {
+        /// Its name.
+        name: String,
+        /// What it takes.
+        bytes: Count,
+        /// What is taken.
+        taken: Count,
+        /// Most that may be.
+        limit: Count,
+    },
+    /// No room would do.
+    #[error("model {name} takes {bytes} bytes, all models together may take {limit}")]
+    ModelTooLarge {
+        /// Its name.
+        name: String,
+        /// What it takes.
+        bytes: Count,
+        /// Most that may be taken.
+        limit: Count,
+    },
+    /// The model is to go, and its requests have not ended.
+    #[error("model {name} still has requests: it will be unloaded when they have ended")]
+    InUse {
+        /// Its name.
+        name: String,
+    },
     /// The model's thread has died or ended.
     #[error("the engine of model {name} has stopped")]
     Stopped {
@@ -262,6 +293,9 @@ impl Refusal {
             Self::UnknownAdapter { .. } => (Code::NotFound, "UNKNOWN_ADAPTER", None),
             Self::ModelFailed { .. } => (Code::FailedPrecondition, "MODEL_FAILED", None),
             Self::Loading { .. } => (Code::Unavailable, "MODEL_LOADING", Some(SOON)),
+            Self::NoRoom { .. } => (Code::Unavailable, "MODEL_MEMORY", Some(SOON)),
+            Self::ModelTooLarge { .. } => (Code::ResourceExhausted, "MODEL_TOO_LARGE", None),
+            Self::InUse { .. } => (Code::Unavailable, "MODEL_IN_USE", Some(SOON)),
             Self::Stopped { .. } => (Code::Unavailable, "ENGINE_STOPPED", Some(SOON)),
             Self::Stuck { .. } => (Code::Unavailable, "ENGINE_STUCK", Some(SOON)),
             Self::Engine(failure) => class_of(failure),
@@ -292,6 +326,11 @@ impl Refusal {
 }
 
 impl Refusal {
+    /// Whether the same model would be refused again.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::ModelFailed { .. } | Self::ModelTooLarge { .. })
+    }
+
     /// What the message names, for programs.
     fn metadata(&self) -> Vec<(&'static str, String)> {
         let number = |count: &Count| count.0.to_string();
@@ -300,8 +339,18 @@ impl Refusal {
             Self::UnknownModel { name, .. }
             | Self::ModelFailed { name, .. }
             | Self::Loading { name }
+            | Self::InUse { name }
             | Self::Stopped { name }
             | Self::Stuck { name, .. } => vec![("model", name.clone())],
+            Self::NoRoom { name, bytes, taken, limit } => vec![
+                ("model", name.clone()),
+                ("asked", number(bytes)),
+                ("taken", number(taken)),
+                ("limit", number(limit)),
+            ],
+            Self::ModelTooLarge { name, bytes, limit } => {
+                vec![("model", name.clone()), ("asked", number(bytes)), ("limit", number(limit))]
+            }
             Self::UnknownAdapter { name, model, .. } => {
                 vec![("adapter", name.clone()), ("model", model.clone())]
             }

@@ -190,7 +190,7 @@ impl Daemon {
                 return;
             }
             tokio::select! {
-                Ok(()) = changes.changed() => self.presence.touch(),
+                Ok(()) = changes.changed(), if loading => self.presence.touch(),
                 () = sleep(limit.saturating_sub(idle)), if !loading => {}
             }
         }
@@ -222,11 +222,12 @@ mod tests {
     use tinygpt_kernels::Pool;
 
     use super::*;
-    use crate::engine::{self, Budget, Settings, Source};
+    use crate::engine::{Budget, Ground, Settings, Source};
     use crate::kv::codec::Codec;
     use crate::model::Numerics;
     use crate::model::found::Places;
     use crate::service::Facts;
+    use crate::service::models::{Models, Rules};
 
     /// A daemon whose model is read from a pipe: it loads until somebody has written there.
     fn loading(pipe: &Path) -> Daemon {
@@ -247,11 +248,12 @@ mod tests {
             adapters: Vec::new(),
         };
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
-        let (handle, _) = engine::spawn(engine.clone(), source, pool, None).unwrap();
+        let ground = Ground { settings: engine.clone(), machine: pool.into(), store: None };
+        let models = Models::start(ground, vec![source], Rules::default()).unwrap();
         let started = SystemTime::now();
         let places = Places::default();
         let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine, places };
-        Daemon::new(vec![handle], None, facts, None)
+        Daemon::new(models, None, facts, None)
     }
 
     #[tokio::test]

@@ -11,7 +11,6 @@ use tinygpt_proto::v1 as wire;
 use tinygpt_proto::v1::admin_service_client::AdminServiceClient;
 use tinygpt_proto::v1::cache_service_client::CacheServiceClient;
 use tinygpt_proto::v1::inference_service_client::InferenceServiceClient;
-use tinygpt_proto::v1::model_service_client::ModelServiceClient;
 use tinygpt_proto::v1::sample_response::Event;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -26,9 +25,9 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 use super::authority::samples;
+use super::models::Rules;
 use super::*;
-use crate::engine::Budget;
-use crate::engine::{self, Source};
+use crate::engine::{self, Budget, EngineHandle, Ground, Source};
 use crate::kv::codec::Codec;
 use crate::model::Numerics;
 
@@ -148,8 +147,8 @@ fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
         silence: SILENCE,
     };
     let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
-    let spawn = |source| engine::spawn(settings.clone(), source, Arc::clone(&pool), None);
-    let engines = sources.into_iter().map(|source| spawn(source).unwrap().0).collect();
+    let ground = Ground { settings: settings.clone(), machine: pool.into(), store: None };
+    let models = Models::start(ground, sources, Rules::default()).unwrap();
     let facts = Facts {
         socket: Some(socket.to_owned()),
         cache_dir: None,
@@ -158,7 +157,7 @@ fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
         engine: settings.clone(),
         places: Places::default(),
     };
-    Daemon::new(engines, None, facts, None)
+    Daemon::new(models, None, facts, None)
 }
 
 fn greedy(text: &str, max_tokens: u32) -> wire::SampleRequest {
@@ -362,7 +361,6 @@ async fn a_key_that_stands_for_nothing_is_refused() {
 async fn what_is_not_built_says_so_by_its_name() {
     let running = Running::start().await;
     let (mut inference, mut cache) = (running.inference(), running.cache());
-    let mut model = ModelServiceClient::new(running.channel.clone());
     let export = cache.export(wire::ExportRequest::default()).await.map(|_| ());
     let import = cache.import(tokio_stream::empty()).await.map(|_| ());
     let answers = [
@@ -373,8 +371,6 @@ async fn what_is_not_built_says_so_by_its_name() {
         ("Unpin", cache.unpin(wire::UnpinRequest::default()).await.map(|_| ())),
         ("Export", export),
         ("Import", import),
-        ("Load", model.load(wire::LoadRequest::default()).await.map(|_| ())),
-        ("Unload", model.unload(wire::UnloadRequest::default()).await.map(|_| ())),
     ];
     let protocol = include_str!("../../../docs/protocol.md");
     for (name, answer) in answers {
@@ -409,6 +405,11 @@ async fn a_model_that_is_loading_holds_nobody_up() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let sources = vec![source("builtin", None), source("slow", Some(pipe.clone()))];
     let running = Running::start_serving(sources, None).await;
+    let slow = running.channel.clone();
+    let _waiting = tokio::spawn(async move {
+        let request = wire::TokenizeRequest { model: "slow".into(), ..Default::default() };
+        InferenceServiceClient::new(slow).tokenize(request).await
+    });
     let key = running.sample(greedy("a", 1)).await.unwrap().done.prompt_key;
     let asked = Instant::now();
     let status = running.admin().status(wire::StatusRequest {}).await.unwrap().into_inner();

@@ -224,7 +224,7 @@ impl Running {
         while Instant::now() < deadline {
             match &*self.handle.state().borrow() {
                 State::Ready(info) => return Arc::clone(info),
-                State::Loading => {}
+                State::Loading | State::Unloading | State::Unloaded => {}
                 State::Failed(words) => panic!("the model does not load: {words}"),
                 State::Poisoned => panic!("the engine is poisoned"),
             }

@@ -41,7 +41,9 @@ Reason: TypeAlias = Literal[
     "UNKNOWN",
 ]
 FinishReason: TypeAlias = Literal["UNSPECIFIED", "STOP", "LENGTH", "CANCELLED", "TOOL_CALLS"]
-ModelState: TypeAlias = Literal["UNSPECIFIED", "LOADING", "READY", "FAILED"]
+ModelState: TypeAlias = Literal[
+    "UNSPECIFIED", "LOADING", "READY", "FAILED", "UNLOADED", "UNLOADING"
+]
 
 
 @dataclass(frozen=True)

@@ -246,10 +246,11 @@ pub struct GemmaBlock<M = Matrix, V = Vec<f32>> {
 }
 
 /// Plain data from which a tokenizer is built.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "there is one for each model")]
 pub enum Vocabulary {
     /// A token id is a byte of UTF-8; there are no special tokens.
+    #[default]
     Bytes,
     /// The vocabulary inside a GGUF file.
     Gguf(GgufVocabulary),

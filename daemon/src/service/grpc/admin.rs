@@ -114,12 +114,16 @@ impl Daemon {
     }
 }
 
-/// One failed model is worse than any number that are still loading.
+/// One failed model is worse than any number that are still loading. One that comes when it is
+/// asked is as good as loaded.
 fn worst(models: impl Iterator<Item = Readiness>) -> DaemonState {
     models.fold(DaemonState::Serving, |worst, readiness| match readiness {
         Readiness::Failed(_) | Readiness::Stopped => DaemonState::Failed,
         Readiness::Loading if worst != DaemonState::Failed => DaemonState::Loading,
-        Readiness::Loading | Readiness::Ready(_) => worst,
+        Readiness::Loading
+        | Readiness::Ready(_)
+        | Readiness::Unloading
+        | Readiness::Unloaded(_) => worst,
     })
 }
 
@@ -143,6 +147,8 @@ mod tests {
         let failed = || Readiness::Failed("broken".to_owned());
         assert_eq!(worst([Readiness::Loading, failed()].into_iter()), DaemonState::Failed);
         assert_eq!(worst([failed(), Readiness::Loading].into_iter()), DaemonState::Failed);
-        assert_eq!(worst([Readiness::Loading].into_iter()), DaemonState::Loading);
+        let loading = [Readiness::Unloaded(None), Readiness::Loading, Readiness::Unloading];
+        assert_eq!(worst(loading.into_iter()), DaemonState::Loading);
+        assert_eq!(worst([Readiness::Unloaded(None)].into_iter()), DaemonState::Serving);
     }
 }

@@ -12,10 +12,10 @@ use tinygpt_proto::v1::FindResponse;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::engine::EngineHandle;
 use crate::model::found::{Candidate, Kind, Outline};
 use crate::service::Daemon;
 use crate::service::convert::reply::count;
-use crate::service::models::Readiness;
 use crate::service::refusal::Refusal;
 use crate::service::stream::Responses;
 use crate::sys::heap;
@@ -33,9 +33,14 @@ impl Daemon {
     pub(super) async fn find(&self) -> Result<Responses<FindResponse>, Refusal> {
         let turn = self.searches.clone().acquire_owned().await.expect("it is never closed");
         let (client, responses) = mpsc::channel(WAITING);
-        let (places, served) = (self.facts.places.clone(), self.served_paths());
+        let (places, sources) = (self.facts.places.clone(), self.sources());
         let search = move || {
             let _turn = turn;
+            // By where the files are, whatever links lead there.
+            let served = sources
+                .into_iter()
+                .filter_map(|(path, name)| path.canonicalize().ok().map(|path| (path, name)));
+            let served: HashMap<_, _> = served.collect();
             for candidate in places.candidates() {
                 if client.blocking_send(Ok(respond(candidate, &served))).is_err() {
                     break;
@@ -48,16 +53,11 @@ impl Daemon {
         Ok(ReceiverStream::new(responses))
     }
 
-    /// The models that were loaded from files, by where these are whatever links lead there.
-    fn served_paths(&self) -> HashMap<PathBuf, String> {
-        let path = |readiness| match readiness {
-            Readiness::Ready(served) => {
-                let path = served.info.path.as_ref()?.canonicalize().ok()?;
-                Some((path, served.info.name.clone()))
-            }
-            _ => None,
-        };
-        self.models.all().iter().filter_map(|slot| path(slot.readiness())).collect()
+    /// The models of the daemon that come from files, loaded or not.
+    fn sources(&self) -> Vec<(PathBuf, String)> {
+        let slots = self.models.all();
+        let source = |engine: &EngineHandle| Some((engine.path()?.into(), engine.name().into()));
+        slots.iter().filter_map(|slot| source(slot.engine())).collect()
     }
 }
 

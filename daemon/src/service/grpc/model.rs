@@ -12,11 +12,11 @@ use tonic::{Request, Response, Status, async_trait};
 use super::Models;
 use crate::engine::{AdapterInfo, ModelInfo};
 use crate::kv::codec::Codec;
-use crate::service::Daemon;
+use crate::service::clock::Clock;
 use crate::service::convert::reply::{count, milliseconds};
 use crate::service::models::{Readiness, Slot};
-use crate::service::refusal::Refusal;
 use crate::service::stream::Responses;
+use crate::service::{Daemon, display};
 
 #[async_trait]
 impl ModelService for Models {
@@ -33,7 +33,8 @@ impl ModelService for Models {
         &self,
         request: Request<ModelServiceGetRequest>,
     ) -> Result<Response<ModelServiceGetResponse>, Status> {
-        let wanted = self.0.models.find(&request.get_ref().name)?.engine().name();
+        let slot = self.0.models.find(&request.get_ref().name)?;
+        let wanted = slot.engine().name();
         let model = self.0.describe_models().into_iter().find(|model| model.name == wanted);
         Ok(Response::new(ModelServiceGetResponse { model }))
     }
@@ -42,12 +43,26 @@ impl ModelService for Models {
         Ok(Response::new(self.0.find().await?))
     }
 
-    async fn load(&self, _: Request<LoadRequest>) -> Result<Response<LoadResponse>, Status> {
-        Err(Refusal::NotImplemented("Load").into())
+    async fn load(&self, request: Request<LoadRequest>) -> Result<Response<LoadResponse>, Status> {
+        let clock = Clock::start(request.metadata());
+        let LoadRequest { name, path } = request.into_inner();
+        let daemon = &self.0;
+        daemon.refuse_if_draining()?;
+        let places = &daemon.facts.places;
+        let slot = daemon.models.load(&name, &path, places, clock.deadline).await?;
+        let loaded = slot.engine().name();
+        let model = daemon.describe_models().into_iter().find(|model| model.name == loaded);
+        Ok(Response::new(LoadResponse { model }))
     }
 
-    async fn unload(&self, _: Request<UnloadRequest>) -> Result<Response<UnloadResponse>, Status> {
-        Err(Refusal::NotImplemented("Unload").into())
+    async fn unload(
+        &self,
+        request: Request<UnloadRequest>,
+    ) -> Result<Response<UnloadResponse>, Status> {
+        let clock = Clock::start(request.metadata());
+        let slot = self.0.models.find(&request.get_ref().name)?;
+        slot.unload(clock.deadline).await?;
+        Ok(Response::new(UnloadResponse {}))
     }
 }
 
@@ -61,26 +76,32 @@ impl Daemon {
 }
 
 pub(super) fn describe(slot: &Slot) -> wire::Model {
-    let name = slot.engine().name().to_owned();
     let (state, error) = match slot.readiness() {
-        Readiness::Ready(served) => {
-            let state = wire::ModelState::Ready.into();
-            return wire::Model { name, state, ..numbers(&served.info) };
-        }
+        Readiness::Unloaded(_) => (wire::ModelState::Unloaded, String::new()),
         Readiness::Loading => (wire::ModelState::Loading, String::new()),
+        Readiness::Ready(_) => (wire::ModelState::Ready, String::new()),
+        Readiness::Unloading => (wire::ModelState::Unloading, String::new()),
         Readiness::Failed(why) => (wire::ModelState::Failed, why),
         Readiness::Stopped => (wire::ModelState::Failed, "its engine has stopped".to_owned()),
     };
-    wire::Model { name, state: state.into(), error, ..wire::Model::default() }
+    let numbers = slot.info().as_deref().map(numbers).unwrap_or_default();
+    let weight_bytes = if state == wire::ModelState::Ready { numbers.weight_bytes } else { 0 };
+    wire::Model {
+        name: slot.engine().name().to_owned(),
+        path: display(slot.engine().path()),
+        state: state.into(),
+        error,
+        weight_bytes,
+        ..numbers
+    }
 }
 
-/// What is known about a loaded model.
+/// What is known about a model that is loaded, or was.
 fn numbers(info: &ModelInfo) -> wire::Model {
     let layout = info.layout(info.default_codec);
     let shape = layout.shape(0);
     let per_token = layout.token_bytes() as u64;
     wire::Model {
-        path: info.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         architecture: info.architecture.clone(),
         format: info.format.to_owned(),
         weight_type: info.quantisation.clone(),
