@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn every_flag_is_said_again_in_words_that_mean_the_same() {
         let line = "--active-memory=1KiB --adapter=m/a=/a.lora --cache-dir=/c --cache-disk=4KiB --cache-memory=2001 \
-            --config=/t.toml --daily-writes=8KiB --device-memory=9MiB --device=cpu --free-floor=512 --grace=5s \
-            --idle-exit=15m --kv-dtype=bf16 --log-format=json --log=-x --model=/n.gguf \
-            --model=a=/m.gguf --model=builtin --models-dir=/a --models-dir=/b --no-persist --numerics=exact --queue=7 \
-            --socket=/s --threads=3";
+            --config=/t.toml --context=4096 --daily-writes=8KiB --device-memory=9MiB --device=cpu --free-floor=512 --grace=5s \
+            --idle-exit=15m --kv-dtype=bf16 --log-format=json --log=-x --metrics=127.0.0.1:9 \
+            --model-memory=6KiB --model=/n.gguf --model=a=/m.gguf --model=builtin --models-dir=/a --models-dir=/b \
+            --no-persist --numerics=exact --queue=7 --socket=/s --threads=3 --unload-after=9s";
         check(line, &line.split_whitespace().collect::<Vec<_>>());
         let flags = Args::command();
         let flags = flags.get_arguments().filter_map(|flag| flag.get_long());

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, ensure};
 use tinygpt_client::connect::Connection;
-use tinygpt_proto::v1::{Model, StatusRequest, StatusResponse};
+use tinygpt_proto::v1::{LoadRequest, Model, StatusRequest, StatusResponse};
 use tonic::Status;
 
 use crate::process::{Home, Started};
@@ -60,7 +60,13 @@ impl Ground {
 
     /// What can be asked.
     pub(super) async fn models(&self) -> anyhow::Result<Vec<Model>> {
-        let models = status(&self.connect().await?).await?.models;
+        let connection = self.connect().await?;
+        let mut models = Vec::new();
+        for model in status(&connection).await?.models {
+            // One that is not loaded says little of itself.
+            let named = LoadRequest { name: model.name, path: String::new() };
+            models.extend(connection.models().load(named).await?.into_inner().model);
+        }
         ensure!(models.len() == 2, "{models:?}");
         Ok(models)
     }
