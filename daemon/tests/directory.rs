@@ -55,10 +55,10 @@ impl Place {
     }
 }
 
-/// Other weights: flips a bit of the mantissa of a few.
+/// Other weights: flips a low bit of a few, whichever byte of a number it is in.
 fn retrain(bytes: &mut [u8]) {
     let half = bytes.len() / 2;
-    bytes[half..].iter_mut().step_by(8).for_each(|byte| *byte ^= 0x40);
+    bytes[half..].iter_mut().step_by(8).for_each(|byte| *byte ^= 0x01);
 }
 
 fn ask() -> Ask {

@@ -87,9 +87,14 @@ fn what_was_computed_once_is_there_in_the_next_round_and_the_next_run() {
     let home = Home::new();
     let _daemon = home.serve(&["--threads", "1"]);
     let first = bench(&home, &["--rounds", "2"]);
-    assert_eq!(first["computed_tokens"], 288 + 2 * 4 * 20, "{first}");
+    // Tails of 256 ids may begin alike by chance, and then share that.
+    let is_about = |found: &Value, tokens: u64| {
+        let computed = found["computed_tokens"].as_u64().unwrap();
+        assert!((tokens - 12..=tokens).contains(&computed), "{found}");
+    };
+    is_about(&first, 288 + 2 * 4 * 20);
     let second = bench(&home, &["--rounds", "1"]);
-    assert_eq!(second["computed_tokens"], 4 * 20, "{second}");
+    is_about(&second, 4 * 20);
     assert_eq!(second["verdicts"], serde_json::json!({ "PARTIAL_MEMORY": 4 }));
     assert_eq!(status(&home)["disk"]["used"], 0, "nothing is written");
 }
