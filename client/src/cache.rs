@@ -3,6 +3,7 @@
 mod explain;
 mod gc;
 mod ls;
+pub(crate) mod pin;
 mod rm;
 mod show;
 mod stats;
@@ -22,6 +23,10 @@ pub(crate) enum CacheCommand {
     Show(show::ShowArgs),
     /// Tell what would be reused for a prompt, and where it parts from its relatives
     Explain(explain::ExplainArgs),
+    /// Keep a prompt from being evicted for a time
+    Pin(pin::PinArgs),
+    /// Let a pinned prompt be evicted again
+    Unpin(pin::UnpinArgs),
     /// Remove prompts, and all that continue them, from memory and disk
     Rm(rm::RmArgs),
     /// Sum up the cache
@@ -37,6 +42,8 @@ pub(crate) async fn run(command: CacheCommand, session: &Session) -> Outcome {
         CacheCommand::Ls(args) => ls::run(args, session).await,
         CacheCommand::Show(args) => show::run(args, session).await,
         CacheCommand::Explain(args) => explain::run(args, session).await,
+        CacheCommand::Pin(args) => pin::run(args, session).await,
+        CacheCommand::Unpin(args) => pin::undo(args, session).await,
         CacheCommand::Rm(args) => rm::run(args, session).await,
         CacheCommand::Stats => stats::run(session).await,
         CacheCommand::Verify => verify::run(session).await,

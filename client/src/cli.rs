@@ -1,6 +1,7 @@
 //! The command line: what every command understands, and the list of commands.
 
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -217,6 +218,15 @@ fn duration(text: &str) -> Result<Duration, String> {
         return Err("more than 365 days".into());
     }
     Ok(time)
+}
+
+/// How long a prompt is pinned.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    const BOUNDS: RangeInclusive<Duration> =
+        Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 3600);
+    let time = duration(text)?;
+    let possible = BOUNDS.contains(&time);
+    possible.then_some(time).ok_or_else(|| "a pin lasts from 1 s to 30 days".into())
 }
 
 #[cfg(test)]

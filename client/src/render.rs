@@ -150,6 +150,17 @@ pub(crate) fn ago(time: Option<prost_types::Timestamp>) -> String {
     format!("{} ago", humantime::format_duration(coarse(age)))
 }
 
+/// How long it is until then.
+pub(crate) fn until(time: Option<prost_types::Timestamp>) -> String {
+    let Some(time) = time.and_then(|time| SystemTime::try_from(time).ok()) else {
+        return String::new();
+    };
+    // What was just given for an hour is not shown as 59 minutes.
+    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
+    let left = Duration::from_secs(left.as_secs_f64().round() as u64);
+    humantime::format_duration(coarse(left)).to_string()
+}
+
 /// A duration without the digits that nobody reads.
 fn coarse(age: Duration) -> Duration {
     let unit = match age.as_secs() {

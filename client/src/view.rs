@@ -60,11 +60,17 @@ impl LineView {
     pub(crate) fn new() -> Self {
         Self { stdout: io::stdout() }
     }
-}
 
-impl Viewer for LineView {
-    async fn show(&mut self, choice: u32, event: &Event) -> Result<(), Failure> {
-        let mut line = serde_json::to_vec(&object(choice, event)).map_err(io::Error::from)?;
+    /// Writes an event: its name and choice, then its fields as the protocol names them.
+    pub(crate) async fn line(
+        &mut self,
+        name: &str,
+        choice: u32,
+        fields: Map<String, Value>,
+    ) -> Result<(), Failure> {
+        let head = [("event".to_owned(), name.into()), ("choice".to_owned(), choice.into())];
+        let object: Map<_, _> = head.into_iter().chain(fields).collect();
+        let mut line = serde_json::to_vec(&object).map_err(io::Error::from)?;
         line.push(b'\n');
         self.stdout.write_all(&line).await?;
         self.stdout.flush().await?;
@@ -72,16 +78,16 @@ impl Viewer for LineView {
     }
 }
 
-/// An event as JSON: its name and choice, then its fields as the protocol names them.
-fn object(choice: u32, event: &Event) -> Map<String, Value> {
-    let (name, fields) = match event {
-        Event::Admitted(admitted) => ("admitted", json::fields("Admitted", admitted)),
-        Event::PrefillProgress(progress) => {
-            ("prefill_progress", json::fields("PrefillProgress", progress))
-        }
-        Event::Delta(delta) => ("delta", json::fields("Delta", delta)),
-        Event::Done(done) => ("done", json::fields("Done", done)),
-    };
-    let head = [("event".to_owned(), name.into()), ("choice".to_owned(), choice.into())];
-    head.into_iter().chain(fields).collect()
+impl Viewer for LineView {
+    async fn show(&mut self, choice: u32, event: &Event) -> Result<(), Failure> {
+        let (name, fields) = match event {
+            Event::Admitted(admitted) => ("admitted", json::fields("Admitted", admitted)),
+            Event::PrefillProgress(progress) => {
+                ("prefill_progress", json::fields("PrefillProgress", progress))
+            }
+            Event::Delta(delta) => ("delta", json::fields("Delta", delta)),
+            Event::Done(done) => ("done", json::fields("Done", done)),
+        };
+        self.line(name, choice, fields).await
+    }
 }

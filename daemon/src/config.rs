@@ -7,6 +7,7 @@
 mod adapters;
 mod arguments;
 mod spelling;
+mod warm;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,13 @@ use bytesize::ByteSize;
 use etcetera::BaseStrategy;
 use tinygpt_proto::socket::SocketPath;
 
-pub use self::arguments::{Args, Command, LogFormat, ServeArgs};
+pub use self::arguments::{Args, Command, LogFormat, ServeArgs, WarmArgs};
 
 use crate::exit::Usage;
 use crate::kv::index::Budget;
 use crate::model::device::Choice;
 use crate::model::found::Places;
+use crate::service::Warmth;
 use crate::service::models::Rules;
 use crate::service::scrape::Place;
 use crate::sys::processors;
@@ -49,6 +51,8 @@ pub struct Config {
     pub device: Choice,
     /// Most bytes of each model's KV on a device.
     pub device_memory: usize,
+    /// What to compute at start.
+    pub warm: Vec<Warmth>,
     /// Exit when idle for so long.
     pub idle_exit: Option<Duration>,
     /// What running requests get after SIGTERM.
@@ -85,10 +89,13 @@ impl Config {
     fn new(given: ServeArgs) -> anyhow::Result<Self> {
         let socket = SocketPath::resolve(given.socket.as_deref())?;
         let places = places(&given)?;
+        let models = models(&given, &places)?;
+        let warm = given.warm.iter().map(|warm| warm::warmth(warm, &models));
         Ok(Self {
             store: store_settings(&given, socket.path())?,
             socket,
-            models: models(&given, &places)?,
+            warm: warm.collect::<Result<_, _>>()?,
+            models,
             places,
             engine: engine::Settings {
                 queue: given.queue.unwrap_or(256),
@@ -145,7 +152,9 @@ fn file(named: Option<&Path>) -> anyhow::Result<ServeArgs> {
     };
     let text = std::fs::read_to_string(&path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text).with_context(|| format!("cannot use {}", path.display()))
+    let mut said = parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
+    warm::locate(&path, &mut said.warm);
+    Ok(said)
 }
 
 /// What a file says, or what is wrong with it, on one line.
@@ -188,6 +197,7 @@ impl From<&Config> for ServeArgs {
             metrics: config.metrics.clone(),
             log: Some(config.log.clone()),
             log_format: Some(config.log_format),
+            warm: config.warm.iter().map(warm::words).collect(),
         }
     }
 }
@@ -447,6 +457,7 @@ mod tests {
             "no-persist = true\nidle-exit = \"90s\"",
             "unload-after = \"15m\"\nmodel-memory = \"3 GiB\"",
             "model = [\"a=/m.gguf\"]\nadapter = [\"x=/x.lora\", \"builtin/x=/a=b\"]",
+            "threads = 2\n[[warm]]\nprompt-file = \"/p\"\nkv-dtype = \"f32\"\npin = \"90m\"\n[[warm]]\nprompt-file = \"/q\"",
             "device = \"cuda:1\"\ncache-disk = 1500000001\ndaily-writes = \"1.5 GiB\"\nkv-dtype = \"f32\"",
         ];
         for text in cases {

@@ -76,6 +76,7 @@ pub async fn run(
         threads: config.threads.get(),
         engine: config.engine.clone(),
         places: config.places.clone(),
+        warm: config.warm.clone(),
     };
     let daemon = Arc::new(Daemon::new(models.clone(), store, facts, logs));
     let scraped = scrape(config.metrics.as_ref(), Arc::clone(&daemon)).await?;

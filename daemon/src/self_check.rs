@@ -116,6 +116,7 @@ fn next_token(
         adapter,
         policy,
         persist: Persist::No,
+        pin: None,
         deadline: None,
         received: Instant::now(),
         generation: info.generation,

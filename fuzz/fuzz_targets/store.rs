@@ -1,4 +1,4 @@
-//! Heads of segments and records, and digest files: the first byte chooses.
+//! Heads of segments and records, digest files and pins: the first byte chooses.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,9 +6,10 @@ use tinygptd::store::fuzz;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 3 {
+    match kind % 4 {
         0 => fuzz::segment(bytes),
         1 => fuzz::record(bytes),
-        _ => fuzz::digests(bytes),
+        2 => fuzz::digests(bytes),
+        _ => fuzz::pins(bytes),
     }
 });

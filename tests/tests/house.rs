@@ -68,8 +68,17 @@ const MODULES: &[Module] = &[
 ];
 
 /// Crates that only the service may name, but for `tokio::sync`: its channels are how threads meet tasks.
-const WIRE: &[&str] =
-    &["tonic", "tonic_health", "tonic_types", "axum", "hyper", "prost", "tinygpt_proto", "tokio"];
+const WIRE: &[&str] = &[
+    "tonic",
+    "tonic_health",
+    "tonic_types",
+    "axum",
+    "hyper",
+    "prost",
+    "prost_types",
+    "tinygpt_proto",
+    "tokio",
+];
 
 #[test]
 fn modules_import_only_downwards() {

@@ -15,14 +15,17 @@ use crate::{json, render};
 /// Digits of a key that are shown: enough to be unique in any cache, and short enough to copy.
 const KEY_DIGITS: usize = 12;
 
-const COLUMNS: [&str; 10] =
-    ["KEY", "MODEL", "TOKENS", "KV", "MEMORY", "MAPPED", "DISK", "RECORD", "USED", "BEGINS"];
+const COLUMNS: [&str; 11] = [
+    "KEY", "MODEL", "TOKENS", "KV", "MEMORY", "MAPPED", "DISK", "RECORD", "PINNED", "USED",
+    "BEGINS",
+];
 
 /// Lists the cached prompts, most recently used first.
 ///
 /// MEMORY is what of a prompt is in the daemon's own memory, MAPPED what it reads in place from its
 /// files, DISK what is in these files. Blocks that prompts share count for each of them. RECORD
-/// says whether the prompt as a whole is answered without running a layer.
+/// says whether the prompt as a whole is answered without running a layer, PINNED for how long it is
+/// kept from eviction.
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// Only those of this model [default: all]
@@ -74,6 +77,7 @@ fn row(entry: &CacheEntry) -> Vec<String> {
         render::bytes(entry.mapped_bytes),
         render::bytes(entry.disk_bytes),
         if entry.record { "yes" } else { "" }.to_owned(),
+        render::until(entry.pinned_until),
         render::ago(entry.last_used),
         format!("{:?}", entry.preview.chars().take(40).collect::<String>()),
     ]

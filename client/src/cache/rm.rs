@@ -7,7 +7,7 @@ use crate::failure::Outcome;
 use crate::render;
 use crate::session::Session;
 
-/// Removes prompts, and all that continue them, from memory and disk.
+/// Removes prompts, and all that continue them, from memory and disk, pinned or not.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct RmArgs {
@@ -31,8 +31,12 @@ pub(crate) async fn run(args: RmArgs, session: &Session) -> Outcome {
 }
 
 fn text(removed: &RemoveResponse) -> String {
+    let pins = match removed.pins {
+        0 => String::new(),
+        pins => format!(", {}", render::counted(pins, "pin")),
+    };
     format!(
-        "removed {}, {}: {} in memory, {} on disk",
+        "removed {}, {}{pins}: {} in memory, {} on disk",
         render::counted(removed.entries, "prompt"),
         render::counted(removed.blocks, "block"),
         render::bytes(removed.memory_bytes),

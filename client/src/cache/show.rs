@@ -44,9 +44,17 @@ fn about(entry: &CacheEntry) -> Vec<(&'static str, String)> {
         ("mapped", render::bytes(entry.mapped_bytes)),
         ("disk", render::bytes(entry.disk_bytes)),
         ("record", if entry.record { "yes" } else { "no" }.to_owned()),
+        ("pinned", pinned(entry)),
         ("created", render::ago(entry.created)),
         ("used", render::ago(entry.last_used)),
     ]
+}
+
+fn pinned(entry: &CacheEntry) -> String {
+    match entry.pinned_until {
+        Some(until) => format!("for {}", render::until(Some(until))),
+        None => "no".to_owned(),
+    }
 }
 
 fn share(blocks: &[CacheBlock], has: impl Fn(&CacheBlock) -> bool) -> String {

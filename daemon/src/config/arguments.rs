@@ -120,7 +120,8 @@ pub enum Command {
 }
 
 /// Flags of the daemon. Each is also a key of `tinygptd.toml`, except `--config` and `--socket`: no
-/// client reads that file, so none would find a socket that it names.
+/// client reads that file, so none would find a socket that it names. What to warm is said in the
+/// file only.
 #[derive(Debug, Clone, Default, clap::Args, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServeArgs {
@@ -218,6 +219,33 @@ pub struct ServeArgs {
     /// Form of log lines on stderr
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
+    /// Prompts to compute at start: tables `[[warm]]` of the file.
+    #[arg(skip)]
+    pub warm: Vec<WarmArgs>,
+}
+
+/// A prompt to compute at start, and maybe to pin.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WarmArgs {
+    /// Name of the model; empty is the first one.
+    #[serde(default)]
+    pub model: String,
+    /// The file that has the prompt, relative to that of the configuration.
+    #[serde(alias = "prompt_file")]
+    pub prompt_file: PathBuf,
+    /// Sub-namespace within the user's own.
+    #[serde(default)]
+    pub namespace: String,
+    /// KV codec; unset is the daemon's default.
+    #[serde(default, with = "spelling", alias = "kv_dtype")]
+    pub kv_dtype: Option<Codec>,
+    /// Name of an adapter; empty is none.
+    #[serde(default)]
+    pub adapter: String,
+    /// For how long to pin it, renewed while the daemon lives; unset is not at all.
+    #[serde(default, with = "spelling")]
+    pub pin: Option<humantime::Duration>,
 }
 
 impl ServeArgs {
@@ -250,6 +278,7 @@ impl ServeArgs {
             metrics: self.metrics.or(file.metrics),
             log: self.log.or(file.log),
             log_format: self.log_format.or(file.log_format),
+            warm: if self.warm.is_empty() { file.warm } else { self.warm },
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::kv::block::Block;
 use crate::kv::codec::Codec;
 use crate::kv::device::Usage;
 use crate::kv::key::{BlockKey, Digest, End, Fields, RecordKey};
+use crate::kv::pin::{Lease, NoRoom, Pinned};
 use crate::metrics::Meter;
 use crate::model::load::Vocabulary;
 use crate::store::{Glimpse, Restored};
@@ -46,6 +47,8 @@ pub(super) enum Message {
     LetGo(Vec<BlockKey>),
     Durable(super::sequence::SeqId, bool),
     Remove(Removal, mpsc::Sender<Removed>),
+    Pin(Lease, Option<mpsc::Sender<Result<Pinned, NoRoom>>>),
+    Unpin(RecordKey),
     Explain(Box<Question>, mpsc::Sender<Explanation>),
     Glimpsed(Box<(Inquiry, Glimpse)>),
     List(mpsc::Sender<Vec<Held>>),
@@ -72,6 +75,8 @@ pub struct Removed {
     pub blocks: u64,
     /// Records.
     pub records: u64,
+    /// Pins, which went with their prompts.
+    pub pins: u64,
 }
 
 /// A prompt to explain.
@@ -113,6 +118,8 @@ pub struct Held {
     pub mapped_bytes: u64,
     /// Whether the record holds a final hidden state.
     pub complete: bool,
+    /// Until when it is pinned, in milliseconds since the epoch.
+    pub pinned_ms: Option<u64>,
     /// Where it is.
     pub end: End,
 }
@@ -334,7 +341,10 @@ impl EngineHandle {
         let _ = self.mailbox.send(Message::Drain(deadline));
     }
 
-    fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, Refused> {
+    pub(super) fn ask<T>(
+        &self,
+        message: impl FnOnce(mpsc::Sender<T>) -> Message,
+    ) -> Result<T, Refused> {
         let (reply, answer) = mpsc::channel();
         self.mailbox.send(message(reply)).map_err(|_| Refused::Stopped)?;
         let patience = self.shared.silence;

@@ -11,13 +11,15 @@ impl Engine {
     /// Forgets in memory; the store was told by whoever asks.
     pub(super) fn remove(&mut self, what: &Removal) -> Removed {
         self.removals += 1;
+        let pins = self.index.pins();
         let (blocks, records) = match what {
             Removal::Prompt(end) => self.index.remove_chain(end),
             Removal::All => self.index.clear(),
         };
         self.loaded.model.tier().inspect(|tier| tier.clear());
         self.history.clear();
-        Removed { blocks: blocks as u64, records: records as u64 }
+        let pins = (pins - self.index.pins()) as u64;
+        Removed { blocks: blocks as u64, records: records as u64, pins }
     }
 
     /// The chain ends in memory whose blocks are all here.
@@ -44,6 +46,7 @@ impl Engine {
             heap_bytes: (heap + record.bytes()) as u64,
             mapped_bytes: mapped as u64,
             complete: record.hidden.is_some(),
+            pinned_ms: self.index.pinned_until(&record.key),
             end: End { last: record.last, tail: record.tail.clone() },
         })
     }

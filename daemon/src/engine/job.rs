@@ -35,6 +35,8 @@ pub struct Job {
     pub policy: Policy,
     /// What to do with new blocks.
     pub persist: Persist,
+    /// Pin the prompt for so long.
+    pub pin: Option<Duration>,
     /// When to give up.
     pub deadline: Option<Instant>,
     /// When the request arrived.

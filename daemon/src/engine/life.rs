@@ -21,6 +21,7 @@ use super::queue::Queue;
 use super::source::{Loaded, Source};
 use super::{Claims, Engine, HEARTBEAT, History, Pace, Scratch, Settings};
 use crate::kv::index::Index;
+use crate::kv::pin::Pinned;
 use crate::metrics::Meter;
 use crate::model::Machine;
 use crate::model::identity::Stamps;
@@ -223,6 +224,11 @@ impl Rest {
             Message::List(reply) => drop(reply.send(Vec::new())),
             Message::Holds(keys, reply) => drop(reply.send(vec![false; keys.len()])),
             Message::Report(reply) => drop(reply.send(Report::default())),
+            // What the store keeps of a lease is taken over with the next model.
+            Message::Pin(lease, reply) => {
+                let nothing = Pinned { bytes: 0, until: lease.until, fresh: true };
+                let _ = reply.map(|reply| reply.send(Ok(nothing)));
+            }
             _ => {}
         }
     }

@@ -38,6 +38,7 @@ mod hand_over;
 mod kept;
 mod life;
 mod measure;
+mod pins;
 mod queue;
 mod room;
 mod sampler;
@@ -154,6 +155,7 @@ impl Engine {
     fn run(mut self) -> Option<Rest> {
         let packed = if self.loaded.packed.is_kept() { "before" } else { "now" };
         tracing::info!(model = self.source.name, load = ?self.loaded.info.load, packed, "ready");
+        self.recall_pins();
         let mut busy = false;
         while self.receive(busy) {
             self.shared.beat();
@@ -221,6 +223,11 @@ impl Engine {
                 // An asker that is gone needs no answer; the same below.
                 let _ = reply.send(self.remove(&what));
             }
+            Message::Pin(lease, reply) => {
+                let pinned = self.index.pin(lease);
+                let _ = reply.map(|reply| reply.send(pinned));
+            }
+            Message::Unpin(key) => self.index.unpin(&key),
             Message::Explain(question, reply) => self.explain(*question, reply),
             Message::Glimpsed(glimpsed) => self.explained(glimpsed.0, &glimpsed.1),
             Message::List(reply) => {
@@ -278,7 +285,8 @@ impl Engine {
             return;
         };
         self.state.send_replace(State::Loading);
-        let hand = self.shared.hand(self.generation + 1);
+        let shared = Arc::clone(&self.shared);
+        let hand = shared.hand(self.generation + 1);
         match self.source.load(self.generation + 1, &self.machine, self.kept.as_ref(), &hand) {
             Ok(loaded) => {
                 self.drop_old_pack(&loaded);
@@ -286,6 +294,7 @@ impl Engine {
                 self.stale = false;
                 self.unreadable = None;
                 self.index.clear();
+                self.recall_pins();
                 self.families.clear();
                 self.slabs.clear();
                 self.claims = Claims::default();

@@ -99,6 +99,7 @@ mod tests {
             adapter: none,
             policy: Policy::Use,
             persist: Persist::No,
+            pin: None,
             deadline: None,
             received,
             generation: 1,

@@ -76,6 +76,7 @@ impl Engine {
         };
         let waits = matches!(durability, Durability::Durable(_));
         self.keep_rest(at, durability);
+        self.pin_prompt(at, finish);
         let sequence = &mut self.sequences[at];
         if waits && !self.stale {
             sequence.phase = Phase::Syncing;

@@ -2,15 +2,20 @@
 //!
 //! One hash map over heap and mapped blocks, in LRU order, with byte weights.
 //! Blocks form trees; eviction takes leaves only, so a chain never has a hole, and it never takes
-//! what a sequence uses.
+//! what a sequence uses or a lease holds.
 //! The index belongs to one engine thread.
+
+mod pins;
+mod weight;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use lru::LruCache;
 
-use super::block::{Block, Part};
+use self::pins::Pins;
+use self::weight::Weight;
+use super::block::Block;
 use super::key::{BlockKey, End, RecordKey, common};
 use super::layout::BLOCK;
 use super::record::Record;
@@ -79,10 +84,9 @@ pub struct Index {
     records: LruCache<RecordKey, Entry<Record>>,
     /// Records by the block that they follow.
     tails: HashMap<BlockKey, Vec<RecordKey>>,
-    heap: usize,
+    weight: Weight,
     record_bytes: usize,
-    /// Indexed parts of each mapping, by its address: only compared, never followed.
-    mappings: HashMap<usize, usize>,
+    pins: Pins,
     budget: Budget,
 }
 
@@ -94,9 +98,9 @@ impl Index {
             children: HashMap::new(),
             records: LruCache::unbounded(),
             tails: HashMap::new(),
-            heap: 0,
+            weight: Weight::default(),
             record_bytes: 0,
-            mappings: HashMap::new(),
+            pins: Pins::default(),
             budget,
         }
     }
@@ -192,6 +196,7 @@ impl Index {
         self.drop_covered_tails(&block);
         let entry = Entry { value: Arc::clone(&block), fresh: source == Origin::Disk };
         self.blocks.put(block.key, entry);
+        self.hold_before(&block.key);
         block
     }
 
@@ -213,6 +218,7 @@ impl Index {
         }
         self.remove_record(&record.key);
         self.record_bytes += record.bytes();
+        self.pins.record_comes(&record.key, record.bytes());
         self.tails.entry(record.last).or_default().push(record.key);
         let fresh = source == Origin::Disk;
         self.records.put(record.key, Entry { value: record, fresh });
@@ -222,45 +228,46 @@ impl Index {
     pub fn remove_record(&mut self, key: &RecordKey) -> Option<Arc<Record>> {
         let record = self.records.pop(key)?.value;
         self.record_bytes -= record.bytes();
+        self.pins.record_goes(key, record.bytes());
         unlink(&mut self.tails, &record.last, key);
         Some(record)
     }
 
-    /// Forgets a chain end and what goes with it. Returns how many blocks and records went.
+    /// Forgets a chain end and what goes with it, leases included. Returns how many blocks and
+    /// records went.
     pub fn remove_chain(&mut self, end: &End) -> (usize, usize) {
         let Pieces { blocks, records } = doomed(self, end);
+        self.end_removed(end, &blocks);
         records.iter().for_each(|key| _ = self.remove_record(key));
         blocks.iter().for_each(|key| _ = self.remove_block(key));
         (blocks.len(), records.len())
     }
 
-    /// Forgets everything.
+    /// Forgets everything, leases included.
     pub fn clear(&mut self) -> (usize, usize) {
         let counts = (self.blocks.len(), self.records.len());
         *self = Self::new(self.budget);
         counts
     }
 
-    /// Forgets least recently used leaves and records that nobody uses until the budget holds.
+    /// Forgets least recently used leaves and records that nobody uses and no lease holds until the
+    /// budget holds.
     pub fn evict(&mut self) {
-        while self.record_bytes > self.budget.heap / 8
-            && let Some((_, entry)) = self.records.pop_lru()
-        {
-            self.record_bytes -= entry.value.bytes();
-            unlink(&mut self.tails, &entry.value.last, &entry.value.key);
-        }
+        self.end_leases();
+        while self.record_bytes > self.record_budget() && self.evict_record() {}
         while self.heap_bytes() > self.budget.heap && self.evict_leaf(|b| b.heap_bytes() > 0) {}
-        while self.mappings.len() > self.budget.mappings
+        while self.weight.mappings() > self.budget.mappings
             && self.evict_leaf(|block| block.heap_bytes() == 0)
         {}
     }
 
-    /// Forgets those of `keys` that nobody uses and nothing follows, children before parents: the
-    /// disk needs their room.
+    /// Forgets those of `keys` that nobody uses, nothing follows and no lease holds, children before
+    /// parents: the disk needs their room.
     pub fn let_go(&mut self, keys: &[BlockKey]) {
         for key in keys.iter().rev() {
             let unused = |entry: &Entry<Block>| Arc::strong_count(&entry.value) == 1;
-            if self.is_leaf(key) && self.blocks.peek(key).is_some_and(unused) {
+            let evictable = self.is_leaf(key) && !self.keeps_block(key);
+            if evictable && self.blocks.peek(key).is_some_and(unused) {
                 self.remove_block(key);
             }
         }
@@ -268,7 +275,7 @@ impl Index {
 
     /// Heap bytes of blocks and records.
     pub fn heap_bytes(&self) -> usize {
-        self.heap + self.record_bytes
+        self.weight.heap + self.record_bytes
     }
 
     /// How many blocks and records there are.
@@ -276,14 +283,32 @@ impl Index {
         (self.blocks.len(), self.records.len())
     }
 
+    fn evict_record(&mut self) -> bool {
+        let victim = self.records.iter().rev().find(|(key, _)| !self.keeps_record(key));
+        let victim = victim.map(|(key, _)| *key);
+        victim.is_some_and(|key| self.remove_record(&key).is_some())
+    }
+
     fn evict_leaf(&mut self, wanted: impl Fn(&Block) -> bool) -> bool {
+        let mut passed = Vec::new();
         let mut oldest = self.blocks.iter().rev();
         let victim = oldest.find(|(key, entry)| {
+            if self.keeps_block(key) {
+                passed.push(**key);
+                return false;
+            }
             let unused = Arc::strong_count(&entry.value) == 1;
             unused && self.is_leaf(key) && wanted(&entry.value)
         });
         let victim = victim.map(|(key, _)| *key);
+        // The next eviction need not pass over the same blocks again.
+        passed.iter().for_each(|key| _ = self.blocks.promote(key));
         victim.is_some_and(|key| self.remove_block(&key).is_some())
+    }
+
+    /// Most bytes of records.
+    fn record_budget(&self) -> usize {
+        self.budget.heap / 8
     }
 
     fn is_leaf(&self, key: &BlockKey) -> bool {
@@ -301,7 +326,8 @@ impl Index {
         let tails = self.tails.get(&block.parent).into_iter().flatten();
         let covered = tails.filter(|key| {
             let record = self.records.peek(key).map(|entry| &entry.value);
-            record.is_some_and(|r| r.hidden.is_none() && block.tokens.starts_with(&r.tail))
+            let covers = |r: &&Arc<Record>| block.tokens.starts_with(&r.tail);
+            record.filter(covers).is_some_and(|r| r.hidden.is_none() && !self.keeps_record(key))
         });
         for key in covered.copied().collect::<Vec<_>>() {
             self.remove_record(&key);
@@ -309,17 +335,12 @@ impl Index {
     }
 
     fn weigh(&mut self, block: &Block, add: bool) {
-        let heap = block.heap_bytes();
-        self.heap = if add { self.heap + heap } else { self.heap - heap };
-        for part in &block.parts {
-            if let Part::Mapped(map, _) = &**part {
-                let address = Arc::as_ptr(map).addr();
-                let count = self.mappings.entry(address).or_default();
-                *count = if add { *count + 1 } else { *count - 1 };
-                if *count == 0 {
-                    self.mappings.remove(&address);
-                }
-            }
+        if add {
+            self.weight.put(block);
+            self.pins.block_comes(block);
+        } else {
+            self.weight.take(block);
+            self.pins.block_goes(block);
         }
     }
 }
@@ -329,6 +350,10 @@ impl Chains for Index {
 
     fn parent(&self, key: &BlockKey) -> Option<BlockKey> {
         Some(self.block(key)?.parent)
+    }
+
+    fn is_pinned(&self, key: &BlockKey, removed: &End) -> bool {
+        self.pins.book.outlasts(key, removed)
     }
 
     fn after(&self, key: &BlockKey, tail: &[u32]) -> Pieces<RecordKey> {

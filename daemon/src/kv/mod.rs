@@ -16,6 +16,7 @@ pub mod device;
 pub mod index;
 pub mod key;
 pub mod layout;
+pub mod pin;
 pub mod record;
 pub mod remove;
 pub mod seq;

@@ -6,7 +6,7 @@
 //! * its descendants: records and blocks behind the last block that begin with the tail, and
 //!   whatever follows those;
 //! * what only it needed: from the last block backwards, every block that then neither a record
-//!   nor a block follows.
+//!   nor a block follows and at which no pinned prompt ends.
 //!
 //! A tier applies the rule to what it holds, whether or not the end's own record is among that:
 //! so a prompt is gone from both tiers even if each of them held another part of it.
@@ -23,6 +23,9 @@ pub trait Chains {
 
     /// The block before `key`, or the chain's root; `None` when the block is not here.
     fn parent(&self, key: &BlockKey) -> Option<BlockKey>;
+
+    /// Whether a pinned prompt ends with the block `key` and does not go when `removed` does.
+    fn is_pinned(&self, key: &BlockKey, removed: &End) -> bool;
 
     /// Whatever comes right after the block `key` and begins with `tail`.
     fn after(&self, key: &BlockKey, tail: &[u32]) -> Pieces<Self::Record>;
@@ -48,6 +51,7 @@ pub fn doomed<C: Chains>(chains: &C, end: &End) -> Pieces<C::Record> {
     }
     let mut last = end.last;
     while let Some(parent) = chains.parent(&last)
+        && !chains.is_pinned(&last, end)
         && chains.after(&last, &[]).is_within(&doomed)
     {
         doomed.blocks.insert(last);

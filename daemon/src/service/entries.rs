@@ -93,6 +93,12 @@ impl Entry {
             || self.disk.as_ref().is_some_and(|disk| disk.complete)
     }
 
+    /// Until when it is pinned, in milliseconds since the epoch.
+    pub(super) fn pinned_ms(&self) -> Option<u64> {
+        let memory = self.memory.as_ref().and_then(|memory| memory.pinned_ms);
+        memory.max(self.disk.as_ref().and_then(|disk| disk.pinned_ms))
+    }
+
     /// The keys of its blocks. Needs the ids.
     fn keys(&self) -> Arc<[BlockKey]> {
         chain(&self.fingerprint, self.tokens.as_deref().unwrap_or_default()).into()

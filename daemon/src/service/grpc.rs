@@ -9,6 +9,7 @@ mod explain;
 mod find;
 mod inference;
 mod model;
+mod pin;
 mod sample;
 mod score;
 mod tokenize;
@@ -49,7 +50,11 @@ impl Daemon {
     }
 
     /// Places an order with the model called `model`, unless the daemon is about to end.
-    async fn place(&self, order: Order, model: &str) -> Result<(Running, Flight), Refusal> {
+    pub(super) async fn place(
+        &self,
+        order: Order,
+        model: &str,
+    ) -> Result<(Running, Flight), Refusal> {
         self.refuse_if_draining()?;
         let slot = self.models.find(model)?;
         let mut flight = self.tally.begin();

@@ -33,6 +33,15 @@ pub(super) async fn ask<T: Send + 'static>(
     }
 }
 
+/// What engines forgot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Forgotten {
+    /// Blocks of all engines.
+    pub(super) blocks: u64,
+    /// Pins, which every engine knows.
+    pub(super) pins: u64,
+}
+
 impl Daemon {
     /// What all engines report, added up. Engines that do not answer are left out.
     pub(super) async fn report(&self) -> Report {
@@ -58,20 +67,22 @@ impl Daemon {
         slots.iter().map(Slot::engine).filter(|engine| engine.is_ready()).cloned().collect()
     }
 
-    /// Forgets in the memory of all engines, and says how many blocks. What an engine holds while
+    /// Forgets in the memory of all engines, and says how much. What an engine holds while
     /// it loads its model again is not counted.
-    pub(super) async fn forget(&self, what: Removal) -> Result<u64, Refusal> {
-        let mut blocks = 0;
+    pub(super) async fn forget(&self, what: Removal) -> Result<Forgotten, Refusal> {
+        let mut forgotten = Forgotten::default();
         for slot in &*self.models.all() {
             let engine = slot.engine();
             let what = what.clone();
             if engine.is_ready() {
-                blocks += ask(engine, move |engine| engine.remove(what)).await?.blocks;
+                let removed = ask(engine, move |engine| engine.remove(what)).await?;
+                forgotten.blocks += removed.blocks;
+                forgotten.pins = forgotten.pins.max(removed.pins);
             } else {
                 engine.remove_behind(what);
             }
         }
-        Ok(blocks)
+        Ok(forgotten)
     }
 
     /// Does something in the store that waits for the disk. `None` without a store.

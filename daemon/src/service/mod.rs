@@ -7,7 +7,7 @@
 //! Reading order: `accept`, [`authority`] and [`peer`] are about who may come in, [`models`] about
 //! what they find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
 //! the answer out. [`grpc`] has a file for each service and each larger RPC; what they ask engines
-//! and the store beside orders is in `inquire`. What is measured is read by `page`, and told to whoever scrapes by [`scrape`]. `health` tells the world whether all this works,
+//! and the store beside orders is in `inquire`. What is measured is read by `page`, and told to whoever scrapes by [`scrape`]. [`warmth`] is what the daemon asks of itself. `health` tells the world whether all this works,
 //! [`refusal`] lists everything that is said when it does not.
 //!
 //! Invariants: no request reaches an engine whose peer is not the daemon's own user; no text or
@@ -33,6 +33,7 @@ pub mod scrape;
 mod serve;
 pub mod stream;
 pub mod tally;
+mod warmth;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +52,7 @@ use crate::model::found::Places;
 use crate::store::StoreHandle;
 
 pub use self::serve::{Ended, Limits, ServeError, serve};
+pub use self::warmth::Warmth;
 
 /// Changes what is logged while the daemon runs.
 pub type LogFilter = reload::Handle<EnvFilter, Registry>;
@@ -92,6 +94,8 @@ pub struct Facts {
     pub engine: Settings,
     /// Where models may lie that are not served.
     pub places: Places,
+    /// What to compute at start.
+    pub warm: Vec<Warmth>,
 }
 
 impl Facts {

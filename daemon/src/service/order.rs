@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tinygpt_proto::v1 as wire;
 use tokio::sync::mpsc;
@@ -42,6 +43,8 @@ pub struct Order {
     pub policy: Policy,
     /// What to do with new blocks.
     pub persist: Persist,
+    /// For how long to pin it.
+    pub pin: Option<Duration>,
     /// When it came, and when the client gives up.
     pub clock: Clock,
 }
@@ -67,6 +70,11 @@ impl Wish {
         // JSON's numbers are exact below 2^53 everywhere; a seed is told to be given back.
         sampling.seed.get_or_insert_with(|| RandomState::new().build_hasher().finish() >> 11);
         Self::Sample { sampling: Box::new(sampling) }
+    }
+
+    /// Generating nothing.
+    pub fn prefill() -> Self {
+        Self::sample(wire::Sampling { max_tokens: Some(0), ..wire::Sampling::default() })
     }
 }
 
@@ -117,6 +125,7 @@ impl Order {
             adapter: request::adapter(&self.adapter, &served.info)?,
             policy: self.policy,
             persist: self.persist,
+            pin: self.pin,
             deadline: self.clock.deadline,
             received: self.clock.received,
             generation: served.info.generation,

@@ -33,6 +33,11 @@ impl Peer {
         Ok(request)
     }
 
+    /// The daemon's own user, on whose behalf it does what its configuration says.
+    pub fn own() -> Self {
+        Self { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() }
+    }
+
     /// The peer of a request that has been checked.
     pub fn of<T>(request: &Request<T>) -> Result<Self, Refusal> {
         let checked = request.extensions().get::<Self>().copied();

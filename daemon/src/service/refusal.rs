@@ -211,6 +211,20 @@ pub enum Refusal {
         /// How many match.
         count: Count,
     },
+    /// Pins hold half of a budget, or would.
+    #[error(
+        "pins hold {held} {what} of the {limit} that they may, and this one needs {needed} more"
+    )]
+    PinBudget {
+        /// What there is not enough of.
+        what: &'static str,
+        /// How much of it is needed.
+        needed: Count,
+        /// How much of it pins hold.
+        held: Count,
+        /// How much of it pins may hold.
+        limit: Count,
+    },
     /// Bytes on disk are not what was written.
     #[error("{damaged} of {checked} cache files are damaged and were set aside: {names}")]
     Damaged {
@@ -316,6 +330,7 @@ impl Refusal {
             Self::MalformedKey { .. } => (Code::InvalidArgument, "MALFORMED_KEY", None),
             Self::UnknownKey { .. } => (Code::NotFound, "UNKNOWN_KEY", None),
             Self::AmbiguousKey { .. } => (Code::InvalidArgument, "AMBIGUOUS_KEY", None),
+            Self::PinBudget { .. } => (Code::ResourceExhausted, "PIN_BUDGET", None),
             Self::Damaged { .. } => (Code::DataLoss, "DAMAGED", None),
             Self::NotRemoved { .. } | Self::CacheMoved { .. } => {
                 (Code::FailedPrecondition, "NOT_REMOVED", None)
@@ -388,6 +403,12 @@ impl Refusal {
             Self::AmbiguousKey { key, count } => {
                 vec![("key", key.clone()), ("matches", number(count))]
             }
+            Self::PinBudget { what, needed, held, limit } => vec![
+                ("of", (*what).to_owned()),
+                ("asked", number(needed)),
+                ("held", number(held)),
+                ("limit", number(limit)),
+            ],
             Self::Damaged { damaged, checked, .. } => {
                 vec![("damaged", number(damaged)), ("checked", number(checked))]
             }

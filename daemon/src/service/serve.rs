@@ -132,6 +132,7 @@ pub async fn serve(
         served = served => served?,
         ended = &mut life => return Ok(ended),
         never = health::follow(&daemon, &reporter) => match never {},
+        never = daemon.keep_warm() => match never {},
     }
     // The connections were closed before the farewell was over.
     Ok(life.await)
@@ -252,7 +253,9 @@ mod tests {
         let models = Models::start(ground, vec![source], Rules::default()).unwrap();
         let started = SystemTime::now();
         let places = Places::default();
-        let facts = Facts { socket: None, cache_dir: None, started, threads: 1, engine, places };
+        let warm = Vec::new();
+        let facts =
+            Facts { socket: None, cache_dir: None, started, threads: 1, engine, places, warm };
         Daemon::new(models, None, facts, None)
     }
 

@@ -156,6 +156,7 @@ fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
         threads: 1,
         engine: settings.clone(),
         places: Places::default(),
+        warm: Vec::new(),
     };
     Daemon::new(models, None, facts, None)
 }
@@ -367,8 +368,6 @@ async fn what_is_not_built_says_so_by_its_name() {
         ("Chat", inference.chat(wire::ChatRequest::default()).await.map(|_| ())),
         ("Embed", inference.embed(wire::EmbedRequest::default()).await.map(|_| ())),
         ("RenderChat", inference.render_chat(wire::RenderChatRequest::default()).await.map(|_| ())),
-        ("Pin", cache.pin(wire::PinRequest::default()).await.map(|_| ())),
-        ("Unpin", cache.unpin(wire::UnpinRequest::default()).await.map(|_| ())),
         ("Export", export),
         ("Import", import),
     ];

@@ -15,6 +15,7 @@ use super::fields;
 use super::history::History;
 use super::mappings::Mappings;
 use super::name::Name;
+use super::pins::Pins;
 use super::shelf::{Place, Precedence, Shelf};
 use super::side::Sides;
 use super::{Lookalike, Relative};
@@ -91,12 +92,13 @@ pub(super) struct Catalogue {
     touched: HashSet<FileId>,
     pub(super) mappings: Mappings,
     pub(super) sides: Sides,
+    pub(super) pins: Pins,
     pub(super) history: History,
     pub(super) pressure: Vec<Pressure>,
 }
 
 impl Catalogue {
-    pub(super) fn new(mappings: usize) -> Self {
+    pub(super) fn new(mappings: usize, disk_budget: u64) -> Self {
         Self {
             shelves: HashMap::new(),
             entries: HashMap::new(),
@@ -114,6 +116,7 @@ impl Catalogue {
             touched: HashSet::new(),
             mappings: Mappings::new(mappings),
             sides: Sides::default(),
+            pins: Pins::new(disk_budget),
             history: History::default(),
             pressure: Vec::new(),
         }
@@ -214,6 +217,7 @@ impl Catalogue {
         precedence: Precedence,
     ) -> Option<Vec<FileId>> {
         self.unread.remove(&id);
+        self.pins.file_comes();
         let entry = self.entries.get_mut(&id).filter(|entry| entry.contents.is_none())?;
         let family = entry.family;
         let shelf = self.shelves.entry(family).or_default();
@@ -242,6 +246,7 @@ impl Catalogue {
         self.order_mut(id).remove(&(used, id));
         self.unread.remove(&id);
         self.touched.remove(&id);
+        self.pins.file_goes(id);
         let Some(entry) = self.entries.remove(&id) else { return };
         self.shelf_mut(entry.family).remove(entry.name, id, entry.contents.as_ref());
         self.mappings.unlink(id, if farewell == Farewell::Quarantined { 0 } else { bytes });
@@ -328,6 +333,7 @@ impl Catalogue {
         let bad: u64 = self.bad.values().chain(self.leaving.values()).sum();
         let digested = self.shelves.values().filter(|shelf| shelf.has_fields_file).count();
         let side = bad + (digested * fields::LEN) as u64 + self.sides.named_bytes();
+        let side = side + self.pins.file_bytes;
         self.segment_bytes + self.record_bytes + side + self.unlinked_bytes() + self.reserved
     }
 
@@ -336,21 +342,34 @@ impl Catalogue {
         self.mappings.count().1 + self.sides.unlinked_bytes()
     }
 
-    /// The least recently used record.
-    pub(super) fn oldest_record(&self) -> Option<FileId> {
-        self.records.first().map(|(_, id)| *id)
+    /// The least recently used record that no lease holds.
+    pub(super) fn oldest_record(&mut self) -> Option<FileId> {
+        self.see_pins();
+        self.loose_record().map(|(_, id)| *id)
     }
 
-    /// The least recently used file that nothing follows and nobody uses. A chain's record is
-    /// always older than its blocks, so it goes before them.
-    pub(super) fn oldest(&self) -> Option<(u64, FileId)> {
+    /// The least recently used file that nothing follows, nobody uses and no lease holds. A chain's
+    /// record is always older than its blocks, so it goes before them.
+    pub(super) fn oldest(&mut self) -> Option<(u64, FileId)> {
+        self.see_pins();
         let segment = self.segments.iter().find(|(_, id)| self.is_evictable(*id));
-        self.records.first().into_iter().chain(segment).min().copied()
+        self.loose_record().into_iter().chain(segment).min().copied()
+    }
+
+    fn loose_record(&self) -> Option<&(u64, FileId)> {
+        self.records.iter().find(|(_, id)| !self.pins.hold(*id))
+    }
+
+    /// The segments that were mapped the longest ago and that no lease holds.
+    pub(super) fn oldest_mapped(&mut self, most: usize) -> Vec<FileId> {
+        self.see_pins();
+        self.mappings.oldest().filter(|id| !self.pins.hold(*id)).take(most).collect()
     }
 
     /// Segments that eviction would take next if nobody used them.
-    pub(super) fn oldest_in_use(&self, most: usize) -> Vec<FileId> {
-        let in_use = |id: &FileId| self.mappings.in_use(*id);
+    pub(super) fn oldest_in_use(&mut self, most: usize) -> Vec<FileId> {
+        self.see_pins();
+        let in_use = |id: &FileId| self.mappings.in_use(*id) && !self.pins.hold(*id);
         self.segments.iter().map(|(_, id)| *id).filter(in_use).take(most).collect()
     }
 
@@ -358,7 +377,7 @@ impl Catalogue {
         let Some(entry) = self.entries.get(&id) else { return false };
         let keys = entry.contents.as_ref().map_or(&[][..], Contents::keys);
         let leaf = !self.shelves[&entry.family].has_children(keys);
-        leaf && !self.mappings.in_use(id)
+        leaf && !self.mappings.in_use(id) && !self.pins.hold(id)
     }
 
     /// Whether other segments hold all blocks of this one: what a crash between publishing a
@@ -418,7 +437,7 @@ mod tests {
 
     #[test]
     fn families_that_save_nothing_are_forgotten() {
-        let mut catalogue = Catalogue::new(1);
+        let mut catalogue = Catalogue::new(1, 0);
         let fields = |n: u64| Fields {
             namespace: Digest::of("namespace", &n.to_le_bytes()),
             ..Fields::default()

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::clock::nanoseconds;
 use super::name::{
-    Name, QUARANTINED, TEMPORARY, VERSION_DIR, parse_fields_name, parse_key, parse_side_name,
+    Name, PINS, QUARANTINED, TEMPORARY, VERSION_DIR, parse_fields_name, parse_key, parse_side_name,
 };
 use super::shared::Shared;
 use super::{OpenError, fields};
@@ -55,6 +55,8 @@ impl Shared {
                 self.catalogue().shelf_mut(family).has_fields_file = true;
             } else if let Some(key) = parse_side_name(text) {
                 self.enter_side(key, &entry);
+            } else if text == PINS {
+                self.recall_pins();
             } else if text.ends_with(TEMPORARY) {
                 self.sweep(&entry.path());
             }

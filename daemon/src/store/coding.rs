@@ -67,6 +67,11 @@ impl<'a> Decoder<'a> {
         Ok(array)
     }
 
+    /// Bytes that were not taken.
+    pub(super) fn left(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn u32(&mut self) -> Result<u32, Damage> {
         self.array().map(u32::from_le_bytes)
     }

@@ -1,9 +1,9 @@
 //! What parses the files of a cache directory, for fuzzers, to which every checksum is right.
 
 use super::coding::Decoder;
-use super::fields;
 use super::record::Head;
 use super::segment::Header;
+use super::{fields, pins};
 use crate::kv::layout::BLOCK;
 
 /// The head of a segment: what it says of its parts lies inside the file.
@@ -29,6 +29,16 @@ pub fn record(bytes: &[u8]) {
 pub fn digests(bytes: &[u8]) {
     if let Ok((fingerprint, fields)) = fields::decode(bytes) {
         assert_eq!(fields.fingerprint(), fingerprint);
+    }
+}
+
+/// A file of pins.
+pub fn pins(bytes: &[u8]) {
+    if let Ok(leases) = pins::decode(bytes) {
+        assert!(
+            leases.iter().all(|lease| lease.end.tail.len() < BLOCK),
+            "a tail that fills a block"
+        );
     }
 }
 

@@ -16,6 +16,7 @@ use super::verify::Verified;
 use super::writer::{Order, Queued};
 use super::{ChainEnd, Family, Lookalike, Relative, Restore, Restored, Save};
 use crate::kv::key::{BlockKey, End, Fields, Fingerprint, RecordKey, ShortKey};
+use crate::kv::pin::{Lease, NoRoom, Pinned};
 use crate::sys::mmap::Map;
 
 /// A cheap, cloneable way to the disk tier.
@@ -156,6 +157,25 @@ impl StoreHandle {
     /// Removes everything. Waits for the disk.
     pub fn remove_all(&self) -> Removed {
         self.order_removal(Target::Everything)
+    }
+
+    /// Keeps a chain from eviction, after everything that was saved before; `None` when the disk does
+    /// not have all of it. Waits for the disk.
+    ///
+    /// # Errors
+    /// When pins would hold more than half of a budget. What is pinned already is always renewed.
+    pub fn pin(&self, lease: Lease) -> Result<Option<Pinned>, NoRoom> {
+        self.order(|reply| Order::Pin(lease, reply)).unwrap_or(Ok(None))
+    }
+
+    /// Lets a prompt be evicted again. Waits for the disk.
+    pub fn unpin(&self, key: RecordKey) {
+        let _ = self.order(|reply| Order::Unpin(key, reply));
+    }
+
+    /// What is pinned. One look at the catalogue.
+    pub fn leases(&self) -> Vec<Lease> {
+        self.shared.catalogue().pins.book.iter().cloned().collect()
     }
 
     /// Reads every file again and compares every checksum; with `repair`, sets damaged ones

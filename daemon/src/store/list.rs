@@ -4,7 +4,9 @@
 //! The second kind has no record, and its key is that of the record it would have.
 
 use super::ChainEnd;
-use super::catalogue::{Catalogue, FileId};
+use std::collections::HashSet;
+
+use super::catalogue::{Catalogue, Entry, FileId};
 use super::contents::Contents;
 use super::damage::Fault;
 use super::segment::Header;
@@ -19,7 +21,10 @@ impl Shared {
         self.read_all_headers();
         let ids: Vec<_> = self.catalogue().entries().map(|(id, _)| id).collect();
         // The lock is let go between entries: a long list must not hold up an engine.
-        ids.into_iter().filter_map(|id| self.catalogue().describe(id)).collect()
+        let mut ends: Vec<_> =
+            ids.into_iter().filter_map(|id| self.catalogue().describe(id)).collect();
+        ends.extend(self.catalogue().pinned_ends(&ends));
+        ends
     }
 
     /// The token ids of a chain. Reads headers.
@@ -46,24 +51,50 @@ impl Catalogue {
     /// The chain end called `key`.
     fn end(&self, fingerprint: &Fingerprint, key: &RecordKey) -> Option<End> {
         let mut ends = self.shelf(fingerprint)?.files().filter_map(|id| self.end_of(id));
-        ends.find_map(|(found, end)| (found == *key).then_some(end))
+        let found = ends.find_map(|(found, end)| (found == *key).then_some(end));
+        found.or_else(|| Some(self.pins.book.find(key)?.end.clone()))
+    }
+
+    /// The ends of pinned chains, other than `known`, that no file ends: each lost its record, or
+    /// had none, and goes on.
+    fn pinned_ends(&self, known: &[ChainEnd]) -> Vec<ChainEnd> {
+        let known: HashSet<_> = known.iter().map(|end| end.key).collect();
+        let others = self.pins.book.iter().filter(|lease| !known.contains(&lease.key()));
+        let ends = others.filter_map(|lease| {
+            let place = self.place(&lease.fingerprint, &lease.end.last)?;
+            let file = self.entry(place.file)?;
+            self.describe_end(lease.fingerprint, lease.end.clone(), file, (0, false))
+        });
+        ends.collect()
     }
 
     /// What the list says of the chain that the file ends; `None` when it ends none.
     fn describe(&self, id: FileId) -> Option<ChainEnd> {
-        let (key, end) = self.end_of(id)?;
+        let (_, end) = self.end_of(id)?;
         let entry = self.entry(id)?;
         let contents = entry.contents.as_ref()?;
-        let fingerprint = contents.fingerprint();
+        let own = match contents {
+            Contents::Record(head) => (entry.bytes, head.complete),
+            Contents::Segment(_) => (0, false),
+        };
+        self.describe_end(contents.fingerprint(), end, entry, own)
+    }
+
+    /// What the list says of a whole chain; `file` was used with its end, whose record has so many
+    /// bytes and maybe a hidden state.
+    fn describe_end(
+        &self,
+        fingerprint: Fingerprint,
+        end: End,
+        file: &Entry,
+        (own, complete): (u64, bool),
+    ) -> Option<ChainEnd> {
         let chain = self.chain(&fingerprint, end.last);
         if !chain.whole {
             return None;
         }
         let blocks: usize = chain.segments.iter().map(|(_, blocks)| blocks).sum();
-        let (own, complete) = match contents {
-            Contents::Record(head) => (entry.bytes, head.complete),
-            Contents::Segment(_) => (0, false),
-        };
+        let key = end.key(&fingerprint);
         let shares = chain.segments.iter().map(|(id, blocks)| self.share(*id, *blocks));
         Some(ChainEnd {
             key,
@@ -71,8 +102,9 @@ impl Catalogue {
             tokens: u32::try_from(blocks * BLOCK + end.tail.len()).unwrap_or(u32::MAX),
             bytes: shares.sum::<u64>() + own,
             complete,
-            created_ms: entry.born.map(|born| born / 1_000_000),
-            used_ms: entry.used / 1_000_000,
+            created_ms: file.born.map(|born| born / 1_000_000),
+            used_ms: file.used / 1_000_000,
+            pinned_ms: self.pins.book.until(&key),
             end,
         })
     }

@@ -88,13 +88,14 @@ impl Catalogue {
         }
     }
 
-    /// Records without a hidden state whose tail `block` begins with.
+    /// Records without a hidden state, and not pinned, whose tail `block` begins with.
     pub(super) fn covered(&self, fingerprint: &Fingerprint, block: &Block) -> Vec<FileId> {
         let branches = self.shelf(fingerprint).and_then(|s| s.branches(block.parent.short()));
         let tails = branches.into_iter().flat_map(Branches::tails);
         let covered = tails.filter(|(tail, id)| {
             let contents = self.entry(*id).and_then(|entry| entry.contents.as_ref());
-            let plain = matches!(contents, Some(Contents::Record(head)) if !head.complete);
+            let plain = matches!(contents, Some(Contents::Record(head))
+                if !head.complete && self.pins.book.find(&head.key).is_none());
             plain && block.tokens.starts_with(tail)
         });
         covered.map(|(_, id)| *id).collect()

@@ -97,9 +97,9 @@ impl Mappings {
         }
     }
 
-    /// The mappings that were used least recently.
-    pub(super) fn oldest(&self, most: usize) -> Vec<FileId> {
-        self.kept.iter().rev().map(|(id, _)| *id).take(most).collect()
+    /// The mappings, least recently used first.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = FileId> {
+        self.kept.iter().rev().map(|(id, _)| *id)
     }
 
     /// Mappings alive, and bytes of files that are unlinked and still mapped.

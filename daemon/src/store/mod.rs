@@ -49,6 +49,7 @@ mod rewrite;
 
 mod home;
 mod leave;
+mod pins;
 mod remove;
 mod room;
 mod side;
@@ -88,6 +89,8 @@ pub use remove::Removed;
 pub use side::Side;
 pub use stats::Stats;
 pub use verify::Verified;
+
+pub use crate::kv::pin::{LONGEST as LONGEST_LEASE, Lease, NoRoom, Pinned};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -247,6 +250,8 @@ pub struct ChainEnd {
     pub created_ms: Option<u64>,
     /// Last use, in milliseconds since the epoch; future times are clamped to now.
     pub used_ms: u64,
+    /// Until when it is pinned, in milliseconds since the epoch.
+    pub pinned_ms: Option<u64>,
     /// Where it is.
     pub end: End,
 }

@@ -11,6 +11,8 @@ use crate::kv::key::ShortKey;
 pub(super) const VERSION: u32 = 1;
 /// The directory of this format version inside the cache directory.
 pub(super) const VERSION_DIR: &str = "v1";
+/// The file inside this version's directory that tells what is pinned.
+pub(super) const PINS: &str = "pins.tgpin";
 /// The lock file inside the cache directory.
 pub(super) const LOCK: &str = "lock";
 /// Ends the names of files that are being written.

@@ -167,7 +167,7 @@ impl Shared {
     }
 
     /// Writes the file of `path` under its temporary name.
-    fn write_temporary(
+    pub(super) fn write_temporary(
         &self,
         path: &Path,
         sync: bool,

@@ -26,6 +26,8 @@ pub struct Removed {
     pub blocks: u64,
     /// Records.
     pub records: u64,
+    /// Pins, which went with their prompts.
+    pub pins: u64,
     /// Bytes of files that are gone, less those written again.
     pub bytes: u64,
     /// Files that could not be removed: they are still on the disk, and a restart finds them.
@@ -53,13 +55,14 @@ impl Shared {
 
     fn remove_chain(&self, fingerprint: &Fingerprint, end: &End) {
         let next = self.tokens_after(fingerprint, end.last).unwrap_or_default();
-        let (segments, records) = {
+        let (segments, records, pins) = {
             let catalogue = self.catalogue();
             let Some(shelf) = catalogue.shelf(fingerprint) else { return };
             let on_disk = OnDisk { catalogue: &catalogue, shelf, fingerprint, next };
             let Pieces { blocks, records } = doomed(&on_disk, end);
-            (on_disk.cuts(&blocks), records)
+            (on_disk.cuts(&blocks), records, catalogue.pins.book.doomed(end, &blocks))
         };
+        pins.iter().for_each(|key| _ = self.catalogue().unpin(key));
         for (id, keep) in segments {
             match keep {
                 0 => self.discard(id, Farewell::Removed),
@@ -67,6 +70,9 @@ impl Shared {
             }
         }
         records.into_iter().for_each(|id| self.discard(id, Farewell::Removed));
+        if !pins.is_empty() {
+            self.keep_pins();
+        }
     }
 
     /// How many files stay. Every file that was left the first time is tried again.
@@ -76,6 +82,7 @@ impl Shared {
         let kept = self.clean(true).kept + self.drop_sides();
         let families = self.catalogue().digested();
         families.into_iter().for_each(|family| self.drop_fields(family));
+        self.drop_pins();
         self.catalogue().history.clear();
         kept
     }
@@ -92,7 +99,9 @@ impl Shared {
         let header = &mapping.header;
         let kind = Kind { fingerprint: header.fingerprint, layout: header.layout };
         let blocks: Vec<_> = self.blocks_of(id).into_iter().take(keep).collect();
-        if let Err(error) = self.write_runs(kind, &blocks, false).1 {
+        // One file as before, whatever is pinned in it: two would be larger than pins expect.
+        let written = (!blocks.is_empty()).then(|| self.write_run(kind, &blocks, false));
+        if let Some(Err(error)) = written {
             tracing::debug!(%error, "dropped the blocks before removed ones");
         }
         self.discard(id, Farewell::Gone);
@@ -110,6 +119,7 @@ impl Shared {
             sum.bytes += entry.bytes;
         }
         sum.bytes += catalogue.sides.named_bytes();
+        sum.pins = catalogue.pins.book.iter().count() as u64;
         sum
     }
 }
@@ -119,6 +129,7 @@ impl Removed {
         Self {
             blocks: self.blocks.saturating_sub(after.blocks),
             records: self.records.saturating_sub(after.records),
+            pins: self.pins.saturating_sub(after.pins),
             bytes: self.bytes.saturating_sub(after.bytes),
             ..Self::default()
         }
@@ -144,6 +155,10 @@ impl Chains for OnDisk<'_> {
             Some(before) => self.keys(place.file).get(before as usize).copied(),
             None => self.contents(place.file).map(Contents::parent),
         }
+    }
+
+    fn is_pinned(&self, key: &BlockKey, removed: &End) -> bool {
+        self.catalogue.pins.book.outlasts(key, removed)
     }
 
     fn after(&self, key: &BlockKey, tail: &[u32]) -> Pieces<FileId> {

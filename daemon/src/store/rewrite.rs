@@ -24,7 +24,8 @@ pub(super) struct Kind {
 }
 
 impl Shared {
-    /// Writes blocks as few segments as possible: each a run that is not too large.
+    /// Writes blocks as few segments as possible: each a run that is not too large, and that goes on
+    /// behind the end of no pinned chain.
     /// Stops at the first that cannot be written, and returns the rest's reason with what was.
     pub(super) fn write_runs(
         &self,
@@ -33,7 +34,8 @@ impl Shared {
         sync: bool,
     ) -> (Vec<Published>, Result<(), Unwritten>) {
         let mut published = Vec::new();
-        for run in runs(blocks, self.tuning.segment) {
+        let ends = self.catalogue().pinned_lasts();
+        for run in runs(blocks, self.tuning.segment, &ends) {
             match self.write_run(kind, run, sync) {
                 Ok(segment) => published.push(segment),
                 Err(unwritten) => return (published, Err(unwritten)),
@@ -42,7 +44,7 @@ impl Shared {
         (published, Ok(()))
     }
 
-    fn write_run(
+    pub(super) fn write_run(
         &self,
         kind: Kind,
         run: &[Arc<Block>],
@@ -96,7 +98,9 @@ impl Shared {
             return None;
         }
         let blocks: Vec<_> = small.iter().flat_map(|id| self.blocks_of(*id)).collect();
-        let whole = runs(&blocks, self.tuning.segment).next()?.len() == blocks.len();
+        let whole =
+            runs(&blocks, self.tuning.segment, &self.catalogue().pinned_lasts()).next()?.len()
+                == blocks.len();
         // The new file must be on the disk before the old ones go, or a power cut takes both.
         let published = whole.then(|| self.write_run(kind, &blocks, true))?;
         let published =
@@ -128,12 +132,17 @@ impl Shared {
     }
 }
 
-/// Cuts blocks into runs that follow one another and are at most `most` bytes long.
-fn runs(blocks: &[Arc<Block>], most: u64) -> impl Iterator<Item = &[Arc<Block>]> {
+/// Cuts blocks into runs that follow one another, are at most `most` bytes long, and hold none of
+/// `ends` but as their last.
+fn runs<'a>(
+    blocks: &'a [Arc<Block>],
+    most: u64,
+    ends: &HashSet<BlockKey>,
+) -> impl Iterator<Item = &'a [Arc<Block>]> {
     let mut bytes = 0;
     let mut count = 0;
     blocks.chunk_by(move |a, b| {
-        let follows = a.key == b.parent;
+        let follows = a.key == b.parent && !ends.contains(&a.key);
         (bytes, count) = if follows { (bytes + a.bytes() as u64, count + 1) } else { (0, 0) };
         let fits = bytes + b.bytes() as u64 <= most && count < MOST_BLOCKS as usize;
         if !fits {
@@ -150,9 +159,11 @@ fn small_neighbours(
     last: FileId,
     small: u64,
 ) -> Vec<FileId> {
+    let ends = catalogue.pinned_lasts();
     let is_small = |id: FileId| catalogue.entry(id).is_some_and(|entry| entry.bytes < small);
     let before = |id: FileId| {
         let parent = catalogue.entry(id)?.contents.as_ref().map(Contents::parent)?;
+        let parent = Some(parent).filter(|parent| !ends.contains(parent))?;
         let place = catalogue.place(fingerprint, &parent)?;
         (catalogue.is_last(place) && is_small(place.file)).then_some(place.file)
     };

@@ -12,7 +12,7 @@ use crate::kv::key::ShortKey;
 use crate::sys::directory::free_bytes;
 
 /// Records may hold this part of the disk budget.
-const RECORD_SHARE: u64 = 20;
+pub(super) const RECORD_SHARE: u64 = 20;
 /// Mapped segments asked back at once.
 const ASKED_BACK: usize = 64;
 
@@ -54,23 +54,29 @@ impl Shared {
         self.reserve(bytes)
     }
 
-    /// Evicts records, least recently used first, until `needed` more bytes fit their quota.
+    /// Evicts records that no lease holds, least recently used first, until `needed` more bytes fit
+    /// their quota.
     pub(super) fn keep_record_quota(&self, needed: u64) -> Result<(), Unwritten> {
         let budget = self.settings.disk_budget / RECORD_SHARE;
         if needed > budget {
             return Err(Unwritten::Budget { needed, budget });
         }
         loop {
-            let catalogue = self.catalogue();
+            let mut catalogue = self.catalogue();
             let over = catalogue.record_bytes() + needed > budget;
-            let Some(id) = catalogue.oldest_record().filter(|_| over) else { return Ok(()) };
+            if !over {
+                return Ok(());
+            }
+            let Some(id) = catalogue.oldest_record() else {
+                return Err(Unwritten::Budget { needed, budget });
+            };
             drop(catalogue);
             self.evict(id)?;
         }
     }
 
     /// Evicts until `needed` more bytes fit the budget: damaged files first, then whatever was
-    /// used least recently and is followed by nothing, used by nobody.
+    /// used least recently and is followed by nothing, used by nobody and held by no lease.
     pub(super) fn make_room(&self, needed: u64) -> Result<(), Unwritten> {
         let budget = self.settings.disk_budget;
         let no_room = Unwritten::Budget { needed, budget };
@@ -142,7 +148,7 @@ impl Shared {
 
     /// Asks for the segments back that were mapped the longest ago.
     pub(super) fn ask_back_mappings(&self) -> Instant {
-        let oldest = self.catalogue().mappings.oldest(ASKED_BACK);
+        let oldest = self.catalogue().oldest_mapped(ASKED_BACK);
         self.ask_back(&oldest)
     }
 

@@ -79,7 +79,7 @@ impl Shared {
         Self {
             home: Home::new(settings.dir.clone(), lock),
             root: settings.dir.join(VERSION_DIR),
-            catalogue: Mutex::new(Catalogue::new(settings.mappings)),
+            catalogue: Mutex::new(Catalogue::new(settings.mappings, settings.disk_budget)),
             settings,
             tuning,
             tally: Tally::default(),

@@ -18,8 +18,9 @@ use super::shared::Shared;
 use super::side::{Side, Writing};
 use super::{Collected, Durability, Family, Removed, Save, head_digest, record};
 use crate::kv::block::Block;
-use crate::kv::key::BlockKey;
+use crate::kv::key::{BlockKey, RecordKey};
 use crate::kv::layout::{BLOCK, Layout};
+use crate::kv::pin::{Lease, NoRoom, Pinned};
 use crate::kv::record::Record;
 
 /// How often modification times follow what was used.
@@ -32,6 +33,8 @@ pub(super) enum Order {
     Save(Box<Queued>),
     Side(Side),
     Remove(Target, Sender<Removed>),
+    Pin(Lease, Sender<Result<Option<Pinned>, NoRoom>>),
+    Unpin(RecordKey, Sender<()>),
     Collect(Sender<Collected>),
     Flush(Sender<()>),
     Close,
@@ -112,6 +115,11 @@ impl Shared {
                     sides.clear();
                 }
                 let _ = reply.send(self.remove(target));
+            }
+            Order::Pin(lease, reply) => _ = reply.send(self.pin(lease)),
+            Order::Unpin(key, reply) => {
+                self.unpin(&key);
+                let _ = reply.send(());
             }
             Order::Collect(reply) => _ = reply.send(self.collect()),
             Order::Flush(reply) => {

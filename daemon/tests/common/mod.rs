@@ -284,6 +284,7 @@ impl Running {
             adapter: self.adapter(ask.adapter),
             policy: ask.policy,
             persist: ask.persist,
+            pin: None,
             deadline: ask.deadline.map(|deadline| Instant::now() + deadline),
             received: Instant::now(),
             generation: self.info().generation,

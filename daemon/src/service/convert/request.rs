@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::ops::RangeBounds;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tinygpt_proto::Label;
 use tinygpt_proto::v1 as wire;
@@ -14,6 +15,7 @@ use crate::kv::key::Digest;
 use crate::service::models::Served;
 use crate::service::prompt::{Prompt, known};
 use crate::service::refusal::{Count, Refusal};
+use crate::store::LONGEST_LEASE;
 use crate::text::StopConstraint;
 
 /// Tokens that are generated when a request does not say how many.
@@ -28,6 +30,8 @@ const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;
 /// Most stop tokens, and most biased tokens, of one request.
 const MAX_IDS: usize = 4096;
+/// A shorter lease would be over before anyone knew.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 /// Most bytes of a sub-namespace.
 const MAX_NAMESPACE_BYTES: usize = 256;
 
@@ -93,6 +97,18 @@ pub fn priority(given: i32) -> Result<Priority, Refusal> {
         wire::Priority::Unspecified | wire::Priority::Normal => Priority::Normal,
         wire::Priority::Low => Priority::Low,
         wire::Priority::High => Priority::High,
+    })
+}
+
+/// For how long to pin a prompt; `field` says where it was given.
+pub fn lease(field: &'static str, given: prost_types::Duration) -> Result<Duration, Refusal> {
+    let shown = format!("{}.{:03} s", given.seconds, given.nanos / 1_000_000);
+    let lasts = Duration::try_from(given).ok();
+    let possible = |lasts: &Duration| (SHORTEST_LEASE..=LONGEST_LEASE).contains(lasts);
+    lasts.filter(possible).ok_or_else(|| Refusal::OutOfRange {
+        field,
+        value: shown,
+        allowed: format!("1 s to {} days", LONGEST_LEASE.as_secs() / 86_400),
     })
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::time::{Duration, SystemTime};
 
 use tinygpt_proto::v1::cache_service_server::CacheService;
 use tinygpt_proto::v1::remove_request::Target;
@@ -17,11 +16,13 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::Cache;
+use super::pin::moment;
 use crate::engine::handle::Removal;
 use crate::kv::layout::BLOCK;
 use crate::service::Daemon;
 use crate::service::convert::reply::count;
 use crate::service::entries::Entry;
+use crate::service::inquire::Forgotten;
 use crate::service::peer::Peer;
 use crate::service::refusal::{Count, Refusal};
 use crate::service::stream::Responses;
@@ -62,12 +63,17 @@ impl CacheService for Cache {
         Ok(Response::new(self.0.explain(request).await?))
     }
 
-    async fn pin(&self, _: Request<PinRequest>) -> Result<Response<PinResponse>, Status> {
-        Err(Refusal::NotImplemented("Pin").into())
+    async fn pin(&self, request: Request<PinRequest>) -> Result<Response<PinResponse>, Status> {
+        let peer = Peer::of(&request)?;
+        Ok(Response::new(self.0.pin_on_request(peer, request.into_inner()).await?))
     }
 
-    async fn unpin(&self, _: Request<UnpinRequest>) -> Result<Response<UnpinResponse>, Status> {
-        Err(Refusal::NotImplemented("Unpin").into())
+    async fn unpin(
+        &self,
+        request: Request<UnpinRequest>,
+    ) -> Result<Response<UnpinResponse>, Status> {
+        let peer = Peer::of(&request)?;
+        Ok(Response::new(self.0.unpin(peer, &request.get_ref().key).await?))
     }
 
     async fn remove(
@@ -153,7 +159,8 @@ impl Daemon {
             Some(Target::All(true)) => {
                 removed.entries = count(self.entries(peer).await?.len());
                 let gone = self.in_store(|store| store.remove_all()).await.unwrap_or_default();
-                let blocks = self.forget(Removal::All).await?;
+                let Forgotten { blocks, pins } = self.forget(Removal::All).await?;
+                removed.pins = count(pins.max(gone.pins));
                 self.expect_gone(gone)?;
                 removed.blocks = count(blocks.max(gone.blocks));
                 removed.disk_bytes = gone.bytes;
@@ -191,11 +198,12 @@ impl Daemon {
         let (fingerprint, end) = (entry.fingerprint, entry.end.clone());
         let gone = self.in_store(move |store| store.remove(&fingerprint, &end)).await;
         let gone = gone.unwrap_or_default();
-        let blocks = self.forget(Removal::Prompt(entry.end.clone())).await?;
+        let forgotten = self.forget(Removal::Prompt(entry.end.clone())).await?;
         self.expect_gone(gone)?;
         removed.entries += 1;
-        // Blocks in both tiers are the same blocks.
-        removed.blocks += count(blocks.max(gone.blocks));
+        // Blocks in both tiers are the same blocks, and so are pins.
+        removed.blocks += count(forgotten.blocks.max(gone.blocks));
+        removed.pins += count(forgotten.pins.max(gone.pins));
         removed.disk_bytes += gone.bytes;
         Ok(())
     }
@@ -259,7 +267,6 @@ impl Daemon {
 }
 
 fn wire(entry: &Entry) -> CacheEntry {
-    let moment = |since| (SystemTime::UNIX_EPOCH + Duration::from_millis(since)).into();
     let (memory, disk) = (entry.memory.as_ref(), entry.disk.as_ref());
     CacheEntry {
         prompt_key: entry.key.to_string(),
@@ -276,7 +283,7 @@ fn wire(entry: &Entry) -> CacheEntry {
         preview: String::new(),
         created: disk.and_then(|disk| disk.created_ms).map(moment),
         last_used: disk.map(|disk| moment(disk.used_ms)),
-        pinned_until: None,
+        pinned_until: entry.pinned_ms().map(moment),
     }
 }
 

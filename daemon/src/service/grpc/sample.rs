@@ -28,6 +28,7 @@ impl Daemon {
             adapter: asked.adapter,
             policy: request::policy(asked.cache_policy)?,
             persist: request::persist(asked.persist)?,
+            pin: None,
             clock,
         };
         let (running, flight) = self.place(order, &asked.model).await?;

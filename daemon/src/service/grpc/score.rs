@@ -29,6 +29,7 @@ impl Daemon {
             adapter: asked.adapter,
             policy: request::policy(asked.cache_policy)?,
             persist: Persist::No,
+            pin: None,
             clock,
         };
         let (mut running, mut flight) = self.place(order, &asked.model).await?;

@@ -51,6 +51,7 @@ impl Running {
             adapter: info.fields.adapter,
             policy: Policy::Bypass,
             persist: Persist::No,
+            pin: None,
             deadline: None,
             received: Instant::now(),
             generation: info.generation,

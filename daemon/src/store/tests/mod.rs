@@ -10,6 +10,7 @@ mod crash;
 mod damage;
 mod full;
 mod moved;
+mod pins;
 mod relative;
 mod remove;
 mod rewrite;
