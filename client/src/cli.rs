@@ -17,6 +17,7 @@ use crate::pull::PullArgs;
 use crate::sample::SampleArgs;
 use crate::score::ScoreArgs;
 use crate::tokenize::TokenizeArgs;
+use crate::top::TopArgs;
 use crate::wait::WaitArgs;
 use crate::warm::WarmArgs;
 
@@ -182,6 +183,7 @@ pub(crate) enum Asking {
     Detokenize(DetokenizeArgs),
     /// Show what the daemon is and does
     Status,
+    Top(TopArgs),
     Models(ModelsArgs),
     /// Look at the KV cache and tend it
     #[command(subcommand)]
@@ -209,7 +211,7 @@ fn exit_table() -> String {
 /// Beyond this a deadline has no room in a header, and none on the clock.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),

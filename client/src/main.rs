@@ -30,6 +30,7 @@ mod shell;
 mod status;
 mod summary;
 mod tokenize;
+mod top;
 mod version;
 mod view;
 mod wait;
@@ -84,6 +85,7 @@ async fn answer(command: Asking, session: &Session) -> Outcome {
         Asking::Tokenize(args) => tokenize::run(args, session).await,
         Asking::Detokenize(args) => detokenize::run(args, session).await,
         Asking::Status => status::run(session).await,
+        Asking::Top(args) => top::run(args, session).await,
         Asking::Models(args) => models::run(args, session).await,
         Asking::Cache(command) => cache::run(command, session).await,
         Asking::Wait(args) => wait::run(args, session).await,
