@@ -24,8 +24,10 @@ fn bench(home: &Home, more: &[&str]) -> Value {
 fn running(home: &Home) -> (Child, Vec<u32>) {
     let mut command = home.client();
     command.args(["bench", "--agents", "3", "--prefix", "50", "--rounds", "10000"]);
+    let finished = || status(home)["counters"]["requests_finished"].as_u64().unwrap();
+    let before = finished();
     let bench = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    until("generating", || status(home)["counters"]["requests_finished"].as_u64().unwrap() > 3);
+    until("generating", || finished() > before + 3);
     let agents = children(bench.id());
     assert_eq!(agents.len(), 3);
     (bench, agents)
@@ -35,8 +37,11 @@ fn status(home: &Home) -> Value {
     home.run(&["status", "--json"]).json()
 }
 
+/// The children of all threads of a process.
 fn children(pid: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap();
+    let children: String = threads.map(|thread| of(thread.unwrap()) + " ").collect();
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 

@@ -141,6 +141,8 @@ fn the_page_counts_what_requests_did() {
     for _ in 0..2 {
         let _ = home.run(&["sample", "-n", "9", "--prompt", "First Citizen:"]).ok();
     }
+    // A client has its answer a moment before the engine has buried the sequence.
+    until("nothing runs", || scrape(&socket).value("tinygpt_running_requests", "") == 0.0);
     let after = scrape(&socket);
     let is = |name: &str, label: &str, value: f64| {
         assert_eq!(after.value(&format!("tinygpt_{name}"), label), value, "{name} {label}");

@@ -33,6 +33,8 @@ pub struct Slot {
     readiness: watch::Receiver<Readiness>,
     /// The requests that have it or wait for it.
     pub(super) presence: Presence,
+    /// Those that wait for it. One that has had it and is about to end wants it no more.
+    waiting: Presence,
     /// Bytes that its weights took when they were loaded last; before that, those of its files once
     /// somebody has looked, and [`UNKNOWN`] before.
     expected: Arc<AtomicU64>,
@@ -82,7 +84,8 @@ impl Slot {
         let expected = Arc::new(AtomicU64::new(UNKNOWN));
         let readiness = follow(engine.clone(), Arc::clone(&expected), changes);
         let shortage = Arc::new(watch::channel(None).0);
-        Self { engine, readiness, presence: Presence::default(), expected, shortage, wake, limit }
+        let (presence, waiting) = (Presence::default(), Presence::default());
+        Self { engine, readiness, presence, waiting, expected, shortage, wake, limit }
     }
 
     /// The engine behind it.
@@ -120,6 +123,7 @@ impl Slot {
     /// When it cannot serve, or not in time.
     pub async fn served(&self, deadline: Option<Instant>) -> Result<Lease, Refusal> {
         let visit = self.presence.enter();
+        let _waits = self.waiting.enter();
         if self.engine.is_stuck() {
             return Err(Refusal::Stuck { name: self.name(), silence: self.engine.silence() });
         }
@@ -182,7 +186,7 @@ impl Slot {
     pub(super) fn is_wanted(&self) -> bool {
         let out = matches!(*self.engine.state().borrow(), State::Unloaded);
         let known = self.limit.is_none() || self.is_estimated();
-        out && known && !self.engine.is_ordered() && self.presence.is_attended()
+        out && known && !self.engine.is_ordered() && self.waiting.is_attended()
     }
 
     pub(super) fn tell_shortage(&self, shortage: Option<Shortage>) {
