@@ -10,7 +10,7 @@
 //!                           └───────────── index, store ◀──────────┘
 //! ```
 //!
-//! An engine without its model is what is left in [`life`]: it waits there until it is told to load
+//! An engine without its model is what is left in `life`: it waits there until it is told to load
 //! again.
 //!
 //! Reading order: [`job`] is what goes in and comes out, [`sequence`] is a request in flight,

@@ -7,7 +7,7 @@
 //! Reading order: `accept`, [`authority`] and [`peer`] are about who may come in, [`models`] about
 //! what they find. [`order`] follows a request in, by way of [`prompt`] and [`convert`]; [`stream`] follows
 //! the answer out. [`grpc`] has a file for each service and each larger RPC; what they ask engines
-//! and the store beside orders is in `inquire`. What is measured is read by `page`, and told to whoever scrapes by [`scrape`]. [`warmth`] is what the daemon asks of itself. `health` tells the world whether all this works,
+//! and the store beside orders is in `inquire`. What is measured is read by `page`, and told to whoever scrapes by [`scrape`]. `warmth` is what the daemon asks of itself. `health` tells the world whether all this works,
 //! [`refusal`] lists everything that is said when it does not.
 //!
 //! Invariants: no request reaches an engine whose peer is not the daemon's own user; no text or

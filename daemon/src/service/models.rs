@@ -7,7 +7,7 @@
 //! The engine hands a vocabulary over once, and nobody keeps it: the tokenizer has all that counts.
 //!
 //! The first model is loaded at the start, every other one when the first request for it comes. A
-//! request holds a [`Lease`], so that it is known who is in use; one more task, [`tend`], loads what
+//! request holds a [`Lease`], so that it is known who is in use; one more task, `tend`, loads what
 //! is waited for and unloads what is not needed. What goes is decided in [`room`].
 
 mod add;
