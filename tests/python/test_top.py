@@ -94,6 +94,8 @@ def test_the_view_is_drawn_follows_its_keys_and_gives_the_terminal_back(daemon: 
         terminal.press(b"p")
         terminal.until(b"paused")
         terminal.press(b"-")
+        # Only what has changed is drawn, until there is another size.
+        terminal.until(b"4")
         terminal.resize(90, 20)
         terminal.until(b"400ms")
         terminal.resize(40, 12)
