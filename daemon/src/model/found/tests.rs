@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::place::Place;
 use super::*;
@@ -254,7 +254,7 @@ fn a_place_that_is_slow_to_read_ends_its_search_and_no_other() {
 fn a_link_to_the_systems_own_folders_does_not_hold_a_search_up() {
     let bench = Bench::of(&["a.gguf"]);
     symlink("/proc", bench.path("processes")).unwrap();
-    let started = Instant::now();
+    let started = std::time::Instant::now();
     let found = bench.names();
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     assert_eq!(found[0], "a.gguf");
