@@ -112,10 +112,8 @@ fn an_unloaded_model_gives_its_memory_back_and_finds_its_blocks_again() {
     let told = model(&home, "wide").unwrap();
     assert_eq!((&told["state"], &told["weight_bytes"]), (&"UNLOADED".into(), &0.into()));
     assert_eq!(told["layers"], 3, "it is known by now");
-    until("its memory is back", || {
-        eprintln!("{} {}", anonymous(&daemon), empty);
-        anonymous(&daemon) < empty + weights / 4
-    });
+    // The heap keeps pieces that lie between others.
+    until("its memory is back", || anonymous(&daemon) < empty + weights / 4);
     let listed = home.run(&["cache", "ls", "--json"]).json();
     assert_eq!(listed["entries"][0]["model"], "wide", "{listed}");
 
