@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::Engine;
 use super::admit::blocks_of;
@@ -36,32 +35,16 @@ impl Sequence {
     /// One more text behind the same prompt, whose rows are `kv`.
     fn sibling(&self, id: SeqId, choice: u32, kv: KvSeq) -> Self {
         Self {
-            id,
-            job: self.job.another(),
-            family: Arc::clone(&self.family),
             phase: Phase::Decode,
             choice,
             choices: self.choices,
-            to_fork: 0,
-            tokens: self.tokens.clone(),
-            keys: self.keys.clone(),
             saved: kv.sealed().len(),
             cached: kv.len(),
             kv,
-            reserved: self.text_bytes(),
             reuse: self.reuse.clone(),
-            hidden: None,
-            generated: 0,
             times: self.times,
-            served: Instant::now(),
-            preempted: None,
-            first_token: None,
-            last_token: None,
-            stalled: None,
-            restoring: None,
             announced: true,
-            progress: None,
-            damage: None,
+            ..Self::new(id, self.job.another(), Arc::clone(&self.family), self.text_bytes())
         }
     }
 
