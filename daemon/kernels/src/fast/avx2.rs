@@ -11,7 +11,7 @@ use crate::code::{STEPS, Step};
 use crate::convert::Narrow;
 use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-use crate::matrix::Of;
+use crate::matrix::{Groups, Of};
 use crate::quantized::{Row, Scaled};
 
 /// What f16 scales are widened with.
@@ -20,16 +20,46 @@ const ISA: Isa = Isa(Kind::Avx2);
 /// Eight lanes and the other eight.
 type Pair<V> = [V; 2];
 
-/// Adds to the sums of `R` rows all pieces of a tile, of codes below `2^BITS`, with minima where
-/// `MIN` says so; `PACKED` ones lie two in a byte.
+/// Adds to the sums of `R` rows all pieces of a tile.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn strip<
-    const R: usize,
-    const BITS: u8,
-    const MIN: bool,
-    const PACKED: bool,
-    E: Narrow,
->(
+pub(super) fn strip<const R: usize>(
+    sums: &mut [Lanes; R],
+    weights: &Weights<'_>,
+    x: &[Row<'_>; R],
+) {
+    match &weights.groups {
+        Groups::F32(groups) => strip_of(sums, weights, groups, x),
+        Groups::F16(groups) => strip_of(sums, weights, groups, x),
+        Groups::BF16(groups) => strip_of(sums, weights, groups, x),
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn strip_of<const R: usize, E: Narrow>(
+    sums: &mut [Lanes; R],
+    weights: &Weights<'_>,
+    groups: &Of<'_, E>,
+    x: &[Row<'_>; R],
+) {
+    match (weights.bits, !groups.mins.is_empty(), weights.packed) {
+        (..=4, true, true) => add::<R, 4, true, true, E>(sums, weights, groups, x),
+        (..=4, false, true) => add::<R, 4, false, true, E>(sums, weights, groups, x),
+        (..=4, true, _) => add::<R, 4, true, false, E>(sums, weights, groups, x),
+        (..=4, false, _) => add::<R, 4, false, false, E>(sums, weights, groups, x),
+        (5, false, true) => add::<R, 5, false, true, E>(sums, weights, groups, x),
+        (5, true, _) => add::<R, 5, true, false, E>(sums, weights, groups, x),
+        (5, false, _) => add::<R, 5, false, false, E>(sums, weights, groups, x),
+        (6, true, _) => add::<R, 6, true, false, E>(sums, weights, groups, x),
+        (6, false, _) => add::<R, 6, false, false, E>(sums, weights, groups, x),
+        (_, true, _) => add::<R, 8, true, false, E>(sums, weights, groups, x),
+        (_, false, _) => add::<R, 8, false, false, E>(sums, weights, groups, x),
+    }
+}
+
+/// The same for codes below `2^BITS`, with minima where `MIN` says so; `PACKED` ones lie two in a
+/// byte.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add<const R: usize, const BITS: u8, const MIN: bool, const PACKED: bool, E: Narrow>(
     sums: &mut [Lanes; R],
     weights: &Weights<'_>,
     groups: &Of<'_, E>,

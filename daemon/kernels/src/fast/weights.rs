@@ -8,18 +8,11 @@ use super::plain;
 #[cfg(target_arch = "x86_64")]
 use super::vnni;
 use crate::code::{BLOCK, STEPS, Step};
-#[cfg(target_arch = "x86_64")]
-use crate::convert::Narrow;
 use crate::isa::{Isa, Kind};
 use crate::lanes::Lanes;
-#[cfg(target_arch = "x86_64")]
-use crate::matrix::Of;
 use crate::matrix::{Coded, Groups, Matrix, Values};
 use crate::quantized::Row;
 use crate::table::Table;
-
-/// Rows for which taking codes of 4 bits apart costs more than it saves.
-const FEW: usize = 8;
 
 /// A tile.
 pub(super) struct Weights<'a> {
@@ -53,8 +46,7 @@ impl<'a> Weights<'a> {
         let (groups, codes) = (matrix.tile_groups(tile), matrix.tile_codes(tile));
         let table = if let Values::Entries(table) = values { Some(table) } else { None };
         let room = table.is_none_or(|table| table.code().bits < 8);
-        let packed = code.is_nibbles() && room && rows <= FEW && group >= BLOCK;
-        let packed = packed && isa.takes_nibbles();
+        let packed = code.is_nibbles() && room && group >= BLOCK && rows <= isa.nibble_rows();
         let steps = if code.per_byte() > 1 && !packed {
             scratch.resize(matrix.k() / BLOCK * STEPS, [0; 64]);
             code.unpack(isa, table, codes, scratch);
@@ -79,6 +71,13 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// Whether the tiles are of one format.
+    #[cfg(target_arch = "x86_64")]
+    fn passes_with(&self, other: &Weights<'_>) -> bool {
+        let codes = |w: &Weights<'_>| (w.zero, w.packed, w.entries, w.pieces, w.group_shift);
+        codes(self) == codes(other) && self.groups.are_like(&other.groups)
+    }
+
     /// Steps of a piece.
     #[inline(always)]
     pub(super) fn piece_len(&self) -> usize {
@@ -86,21 +85,16 @@ impl<'a> Weights<'a> {
     }
 
     /// Adds the products of `R` rows to their sums.
-    pub(super) fn multiply<const R: usize>(
-        &self,
-        isa: Isa,
-        sums: &mut [Lanes; R],
-        x: &[Row<'_>; R],
-    ) {
+    fn multiply<const R: usize>(&self, isa: Isa, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
         #[allow(unsafe_code, reason = "calls kernels for detected features")]
         match isa.0 {
             Kind::Plain => plain::strip(sums, self, x),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
-            Kind::Avx2 => unsafe { self.avx2(sums, x) },
+            Kind::Avx2 => unsafe { avx2::strip(sums, self, x) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
-            Kind::Vnni => unsafe { vnni::strip(sums, self, x) },
+            Kind::Vnni => unsafe { vnni::strip(std::array::from_mut(sums), &[self], x) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
             Kind::Dot => unsafe { neon::strip::<R, false>(sums, self, x) },
@@ -109,37 +103,22 @@ impl<'a> Weights<'a> {
             Kind::I8mm => unsafe { neon::strip::<R, true>(sums, self, x) },
         }
     }
+}
 
+/// Adds the products of `R` rows with `T` tiles to their sums.
+pub(super) fn multiply<const R: usize, const T: usize>(
+    isa: Isa,
+    sums: &mut [[Lanes; R]; T],
+    tiles: &[&Weights<'_>; T],
+    x: &[Row<'_>; R],
+) {
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn avx2<const R: usize>(&self, sums: &mut [Lanes; R], x: &[Row<'_>; R]) {
-        match &self.groups {
-            Groups::F32(groups) => self.avx2_with(groups, sums, x),
-            Groups::F16(groups) => self.avx2_with(groups, sums, x),
-            Groups::BF16(groups) => self.avx2_with(groups, sums, x),
-        }
+    if isa.0 == Kind::Vnni && tiles.iter().all(|tile| tile.passes_with(tiles[0])) {
+        // SAFETY: an `Isa` of this kind only comes from `all`, which has looked.
+        #[expect(unsafe_code, reason = "calls a kernel for detected features")]
+        return unsafe { vnni::strip(sums, tiles, x) };
     }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn avx2_with<const R: usize, E: Narrow>(
-        &self,
-        groups: &Of<'_, E>,
-        sums: &mut [Lanes; R],
-        x: &[Row<'_>; R],
-    ) {
-        match (self.bits, !groups.mins.is_empty(), self.packed) {
-            (..=4, true, true) => avx2::strip::<R, 4, true, true, E>(sums, self, groups, x),
-            (..=4, false, true) => avx2::strip::<R, 4, false, true, E>(sums, self, groups, x),
-            (..=4, true, _) => avx2::strip::<R, 4, true, false, E>(sums, self, groups, x),
-            (..=4, false, _) => avx2::strip::<R, 4, false, false, E>(sums, self, groups, x),
-            (5, false, true) => avx2::strip::<R, 5, false, true, E>(sums, self, groups, x),
-            (5, true, _) => avx2::strip::<R, 5, true, false, E>(sums, self, groups, x),
-            (5, false, _) => avx2::strip::<R, 5, false, false, E>(sums, self, groups, x),
-            (6, true, _) => avx2::strip::<R, 6, true, false, E>(sums, self, groups, x),
-            (6, false, _) => avx2::strip::<R, 6, false, false, E>(sums, self, groups, x),
-            (_, true, _) => avx2::strip::<R, 8, true, false, E>(sums, self, groups, x),
-            (_, false, _) => avx2::strip::<R, 8, false, false, E>(sums, self, groups, x),
-        }
+    for (tile, sums) in tiles.iter().zip(sums) {
+        tile.multiply(isa, sums, x);
     }
 }

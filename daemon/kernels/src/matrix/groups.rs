@@ -48,7 +48,48 @@ pub(crate) struct Of<'a, E> {
     pub(crate) mins: &'a [[E; LANES]],
 }
 
+/// What scales may be.
+pub(crate) trait Scale: Narrow {
+    /// Scales and minima, if they are this.
+    fn of<'a>(groups: &Groups<'a>) -> Option<Of<'a, Self>>;
+}
+
+impl Scale for f32 {
+    fn of<'a>(groups: &Groups<'a>) -> Option<Of<'a, f32>> {
+        if let Groups::F32(of) = groups { Some(*of) } else { None }
+    }
+}
+
+impl Scale for F16 {
+    fn of<'a>(groups: &Groups<'a>) -> Option<Of<'a, F16>> {
+        if let Groups::F16(of) = groups { Some(*of) } else { None }
+    }
+}
+
+impl Scale for BF16 {
+    fn of<'a>(groups: &Groups<'a>) -> Option<Of<'a, BF16>> {
+        if let Groups::BF16(of) = groups { Some(*of) } else { None }
+    }
+}
+
 impl<'a> Groups<'a> {
+    /// Whether there are minima.
+    pub(crate) fn has_mins(&self) -> bool {
+        match self {
+            Groups::F32(of) => !of.mins.is_empty(),
+            Groups::F16(of) => !of.mins.is_empty(),
+            Groups::BF16(of) => !of.mins.is_empty(),
+        }
+    }
+
+    /// Whether others are of the same type, and have minima where these have.
+    pub(crate) fn are_like(&self, other: &Groups<'_>) -> bool {
+        use Groups::{BF16, F16, F32};
+        let of_one_type =
+            matches!((self, other), (F32(_), F32(_)) | (F16(_), F16(_)) | (BF16(_), BF16(_)));
+        of_one_type && self.has_mins() == other.has_mins()
+    }
+
     /// How many there are.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
