@@ -11,6 +11,24 @@
 /// because `n = 128` has no f32.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
+    let (p, n) = split_exp(x);
+    let half = n >> 1;
+    let result = p * power_of_two(half) * power_of_two(n.wrapping_sub(half));
+    let result = if x > EXP_MAX { f32::INFINITY } else { result };
+    if x < EXP_MIN { 0.0 } else { result }
+}
+
+/// The bits of [`exp`] where `x` is at most 0, with a third fewer operations: no power of two is too
+/// large for an f32.
+#[inline(always)]
+pub fn exp_below_one(x: f32) -> f32 {
+    let (p, n) = split_exp(x);
+    if x < EXP_MIN { 0.0 } else { p * power_of_two(n) }
+}
+
+/// `(p, n)` with `exp(x) = p 2^n` and `p` near 1.
+#[inline(always)]
+fn split_exp(x: f32) -> (f32, i32) {
     /// 1.5 * 2^23: adding it rounds to an integer, to nearest even, held in the low bits.
     const ROUND: f32 = 12_582_912.0;
     /// ln 2 in two parts, the first short enough that `n * LN2_HI` is exact.
@@ -26,12 +44,7 @@ pub fn exp(x: f32) -> f32 {
         q = q.mul_add(r, c);
     }
     let p = (q * r).mul_add(r, r) + 1.0;
-
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    let half = n >> 1;
-    let result = p * power_of_two(half) * power_of_two(n.wrapping_sub(half));
-    let result = if x > EXP_MAX { f32::INFINITY } else { result };
-    if x < EXP_MIN { 0.0 } else { result }
+    (p, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 /// The largest argument of [`exp`] with a finite result.
@@ -173,6 +186,16 @@ mod tests {
             worst = worst.max(ulps(exp(x), f64::from(x).exp()));
         }
         assert!(worst < 1.5, "{worst} ulp");
+    }
+
+    #[test]
+    fn exp_below_one_has_the_bits_of_exp() {
+        let ends = [0.0, -0.0, EXP_MIN, EXP_MIN.next_down(), f32::MIN, f32::NEG_INFINITY];
+        let spread = (0..1 << 20).map(|i: u32| -f32::from_bits(i * 1_153));
+        for x in ends.into_iter().chain(spread) {
+            assert_eq!(exp_below_one(x).to_bits(), exp(x).to_bits(), "{x}");
+        }
+        assert!(exp_below_one(f32::NAN).is_nan());
     }
 
     #[test]

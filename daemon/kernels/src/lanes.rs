@@ -15,8 +15,13 @@ pub type Lanes = [f32; LANES];
 /// Folds the lanes by halves: the last step of every row reduction.
 #[inline(always)]
 pub fn tree(lanes: Lanes, join: impl Fn(f32, f32) -> f32) -> f32 {
-    let eight: [f32; 8] = std::array::from_fn(|i| join(lanes[i], lanes[i + 8]));
-    let four: [f32; 4] = std::array::from_fn(|i| join(eight[i], eight[i + 4]));
+    let (mut eight, mut four) = ([0.0; 8], [0.0; 4]);
+    for i in 0..8 {
+        eight[i] = join(lanes[i], lanes[i + 8]);
+    }
+    for i in 0..4 {
+        four[i] = join(eight[i], eight[i + 4]);
+    }
     join(join(four[0], four[2]), join(four[1], four[3]))
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::attend::fold::{Part, States};
 use crate::attend::{BLOCK, Element, Shape};
 use crate::convert::{BF16, F16, Narrow};
-use crate::elementary::exp;
+use crate::elementary::exp_below_one;
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{Columns, LANES, Lanes, larger, strip, strip_pair, sum, tree};
 
@@ -229,27 +229,32 @@ fn soften<const R: usize>(
     m: &mut [f32; R],
     l: &mut [f32; R],
 ) -> [f32; R] {
-    let mut largest = [0.0; R];
+    // One lane for each query: all their factors are one vector's work.
+    let (mut largest, mut alpha) = ([0.0; LANES], [0.0; LANES]);
     for r in 0..R {
         if visible[r].len() < BLOCK {
             let p = p[r].as_flattened_mut();
             p[..visible[r].start].fill(f32::NEG_INFINITY);
             p[visible[r].end..].fill(f32::NEG_INFINITY);
         }
+    }
+    for r in 0..R {
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
             lanes[i] = larger(p[r][0][i], p[r][1][i]);
         }
         largest[r] = larger(m[r], tree(lanes, larger));
+        alpha[r] = m[r];
+    }
+    for i in 0..LANES {
+        alpha[i] = exp_below_one(alpha[i] - largest[i]);
     }
     for r in 0..R {
         for p in p[r].as_flattened_mut() {
-            *p = exp(*p - largest[r]);
+            *p = exp_below_one(*p - largest[r]);
         }
     }
-    let mut alpha = [0.0; R];
     for r in 0..R {
-        alpha[r] = exp(m[r] - largest[r]);
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
             lanes[i] = p[r][0][i] + p[r][1][i];
@@ -257,7 +262,7 @@ fn soften<const R: usize>(
         l[r] = l[r].mul_add(alpha[r], sum(lanes));
         m[r] = largest[r];
     }
-    alpha
+    std::array::from_fn(|r| alpha[r])
 }
 
 /// `acc[r] = acc[r] alpha[r] + sum(p[r][t] v[t])` over ascending `t` in `tokens`.
@@ -313,7 +318,7 @@ fn merge(_isa: Isa, queries: Range<usize>, chunk: &Part<'_>, total: &mut States)
     let width = total.acc.len() / total.m.len();
     for j in queries {
         let m = larger(total.m[j], chunk.m[j]);
-        let (a, b) = (exp(total.m[j] - m), exp(chunk.m[j] - m));
+        let (a, b) = (exp_below_one(total.m[j] - m), exp_below_one(chunk.m[j] - m));
         total.m[j] = m;
         total.l[j] = total.l[j].mul_add(a, chunk.l[j] * b);
         let of_query = j * width..(j + 1) * width;
