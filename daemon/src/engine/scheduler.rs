@@ -1,20 +1,21 @@
 //! Who runs in the next step, and how many rows each.
 //!
 //! The scheduler knows only each sequence's debt; prefill and decode are names in reports.
-//! Decodes first, then prefill slices in the order of their turns. A slice is as long as a step may take,
-//! by what rows cost lately: cancels and deadlines are noticed between steps, and a long prompt
-//! must not hold up everyone else's text.
+//! Decodes first, then prefill slices in the order of their turns. A slice is as long as a step may
+//! take, by what passes cost lately ([`Pace`]): cancels and deadlines are noticed between steps, and
+//! a long prompt must not hold up everyone else's text.
 
 use std::time::Duration;
 
+use super::pace::{Pace, Work};
+
 /// How long a step may take that only computes prompts.
 const ALONE: Duration = Duration::from_millis(250);
-/// How long prompts may hold up live decodes.
+/// How long prompts may hold up live decodes; or as long as these take, so that on a slow machine
+/// prompts get half of the time.
 const BESIDE_DECODES: Duration = Duration::from_millis(50);
 /// Most rows of prompts in a step.
 const ROWS: usize = 512;
-/// Fewest: below this, rows share too little of the work of reading the weights.
-const FEWEST_ROWS: usize = 16;
 /// Rows of prompts in a step before anything is known.
 const FIRST_ROWS: usize = 32;
 /// Rows of a slice whose logits are all wanted: a row of logits is a whole vocabulary.
@@ -23,6 +24,8 @@ pub(super) const ROWS_WITH_LOGITS: usize = 64;
 /// What the scheduler knows of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Runnable {
+    /// Rows that it has.
+    pub(super) start: usize,
     /// Rows it has to compute; 1 for a decode, 0 when it cannot run.
     pub(super) debt: usize,
     /// Whether it is generating.
@@ -31,55 +34,91 @@ pub(super) struct Runnable {
     pub(super) all_logits: bool,
 }
 
-/// What a row of a prompt costs, learned from the steps before.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    row: Option<Duration>,
+impl Runnable {
+    /// What its next `rows` rows are to compute.
+    fn work(&self, rows: usize) -> Work {
+        let logits = if self.all_logits || self.decodes { rows } else { 0 };
+        Work::slice(self.start, rows, logits)
+    }
+
+    /// Most rows of a slice, in one of `most`.
+    fn limit(&self, most: usize) -> usize {
+        let logits = if self.all_logits { ROWS_WITH_LOGITS } else { most };
+        self.debt.min(most).min(logits)
+    }
 }
 
-impl Pace {
-    /// A step of so many rows took so long. One of few rows says little of what many cost.
-    pub(super) fn learn(&mut self, rows: usize, took: Duration) {
-        if let (FEWEST_ROWS.., Ok(count)) = (rows, u32::try_from(rows)) {
-            let row = took / count;
-            self.row = Some(self.row.map_or(row, |known| (known + row) / 2));
-        }
-    }
-
-    /// Rows that fit into `time`.
-    fn rows(&self, time: Duration) -> usize {
-        let Some(row) = self.row else { return FIRST_ROWS };
-        let rows = time.as_nanos() / row.as_nanos().max(1);
-        usize::try_from(rows).unwrap_or(ROWS).clamp(FEWEST_ROWS, ROWS)
-    }
+/// What prompts may still have of a step.
+struct Left {
+    time: Duration,
+    rows: usize,
 }
 
 /// Sets `rows` to the rows of each of `sequences` in the next step. `turns` are the places of those
-/// that prefill, the first one first; a place that comes again changes nothing.
+/// that prefill, the first one first; a place that comes again changes nothing. The first one gets a
+/// row whatever that costs.
 pub(super) fn plan(sequences: &[Runnable], turns: &[usize], pace: &Pace, rows: &mut Vec<usize>) {
     rows.clear();
     rows.extend(sequences.iter().map(|one| if one.decodes { one.debt } else { 0 }));
-    let decodes = rows.iter().any(|rows| *rows > 0);
-    let mut left = pace.rows(if decodes { BESIDE_DECODES } else { ALONE });
+    let mut left = left_beside(sequences, rows, pace);
+    let mut least = 1;
     for at in turns {
-        let sequence = &sequences[*at];
         if rows[*at] == 0 {
-            let most = if sequence.all_logits { ROWS_WITH_LOGITS } else { left };
-            rows[*at] = sequence.debt.min(left).min(most);
-            left -= rows[*at];
+            rows[*at] = left.take(&sequences[*at], least, pace);
+            least -= least.min(rows[*at]);
         }
+    }
+}
+
+/// What decodes leave.
+fn left_beside(sequences: &[Runnable], rows: &[usize], pace: &Pace) -> Left {
+    let mut work = Work::PASS;
+    for (sequence, rows) in sequences.iter().zip(rows).filter(|(_, rows)| **rows > 0) {
+        work += sequence.work(*rows);
+    }
+    let Some(taken) = pace.time(work) else {
+        return Left { time: Duration::MAX, rows: FIRST_ROWS };
+    };
+    let time = match rows.iter().any(|rows| *rows > 0) {
+        true => BESIDE_DECODES.max(taken),
+        false => ALONE.saturating_sub(taken),
+    };
+    Left { time, rows: ROWS }
+}
+
+impl Left {
+    /// Takes the longest slice of `sequence` that there is room for, `least` rows of it at least.
+    fn take(&mut self, sequence: &Runnable, least: usize, pace: &Pace) -> usize {
+        let most = sequence.limit(self.rows);
+        let time = |rows| pace.time(sequence.work(rows)).unwrap_or_default();
+        // The fewest rows that are too many.
+        let (mut fit, mut over) = (least.min(most), most + 1);
+        while over - fit > 1 {
+            let middle = fit.midpoint(over);
+            match time(middle) <= self.time {
+                true => fit = middle,
+                false => over = middle,
+            }
+        }
+        self.rows -= fit;
+        self.time = self.time.saturating_sub(time(fit));
+        fit
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn prefill(debt: usize) -> Runnable {
-        Runnable { debt, decodes: false, all_logits: false }
+        Runnable { start: 0, debt, decodes: false, all_logits: false }
     }
 
-    const DECODE: Runnable = Runnable { debt: 1, decodes: true, all_logits: false };
+    const DECODE: Runnable = Runnable { start: 0, debt: 1, decodes: true, all_logits: false };
 
     /// The rows when the turns are in order of arrival.
     fn plan(sequences: &[Runnable], pace: &Pace) -> Vec<usize> {
@@ -89,9 +128,9 @@ mod tests {
         rows
     }
 
-    /// A machine that computes a row in so many microseconds.
-    fn pace(row: u64) -> Pace {
-        Pace { row: Some(Duration::from_micros(row)) }
+    /// A machine that computes a row in so many microseconds, wherever it stands.
+    fn pace(row: u32) -> Pace {
+        Pace::of([0.0, row.into(), 0.0, 0.0, 0.0])
     }
 
     #[test]
@@ -105,19 +144,40 @@ mod tests {
     fn a_slice_lasts_a_quarter_of_a_second_or_a_twentieth_beside_a_decode() {
         assert_eq!(plan(&[prefill(1000)], &pace(1000)), [250]);
         assert_eq!(plan(&[prefill(1000), DECODE, DECODE], &pace(1000)), [50, 1, 1]);
-        assert_eq!(plan(&[prefill(1000), DECODE], &pace(1_000_000)), [FEWEST_ROWS, 1]);
     }
 
     #[test]
-    fn the_pace_is_learned_from_steps_of_many_rows() {
-        let mut pace = Pace::default();
-        assert_eq!(plan(&[prefill(1000)], &pace), [FIRST_ROWS]);
-        pace.learn(1, Duration::from_secs(9));
-        assert_eq!(plan(&[prefill(1000)], &pace), [FIRST_ROWS]);
-        pace.learn(100, Duration::from_millis(100));
-        assert_eq!(plan(&[prefill(1000)], &pace), [250]);
-        pace.learn(100, Duration::from_millis(300));
-        assert_eq!(plan(&[prefill(1000)], &pace), [125]);
+    fn a_row_costs_more_the_more_lies_before_it() {
+        let pace = Pace::of([0.0, 1000.0, 0.0, 1.0, 0.0]);
+        let deep = |start| Runnable { start, ..prefill(1000) };
+        assert_eq!(plan(&[prefill(1000), DECODE], &pace), [48, 1]);
+        assert_eq!(plan(&[deep(4000), DECODE], &pace), [9, 1]);
+        assert_eq!(plan(&[deep(8000), DECODE], &pace), [5, 1]);
+    }
+
+    #[test]
+    fn reading_a_context_is_paid_once_for_a_slice() {
+        let pace = Pace::of([0.0, 1000.0, 5.0, 0.0, 0.0]);
+        let deep = Runnable { start: 4000, ..prefill(1000) };
+        assert_eq!(plan(&[deep, DECODE], &pace), [29, 1]);
+    }
+
+    #[test]
+    fn decodes_that_take_longer_than_a_slice_give_prompts_half_of_the_time() {
+        assert_eq!(plan(&[prefill(1000), DECODE, DECODE, DECODE], &pace(40_000)), [3, 1, 1, 1]);
+    }
+
+    #[test]
+    fn the_first_in_turn_gets_a_row_whatever_it_costs_and_the_others_none() {
+        let deep = Runnable { start: 100_000, ..prefill(1000) };
+        let pace = Pace::of([0.0, 1000.0, 0.0, 10.0, 0.0]);
+        assert_eq!(plan(&[deep, prefill(1000), DECODE], &pace), [1, 0, 1]);
+    }
+
+    #[test]
+    fn before_anything_is_known_a_step_is_small() {
+        let pace = Pace::default();
+        assert_eq!(plan(&[prefill(1000), DECODE], &pace), [FIRST_ROWS, 1]);
     }
 
     #[test]
@@ -135,8 +195,99 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_logits_come_in_small_slices() {
+    fn rows_with_logits_come_in_small_slices_and_cost_their_logits() {
         let scored = Runnable { all_logits: true, ..prefill(1000) };
         assert_eq!(plan(&[scored, prefill(1000)], &pace(10)), [64, 448]);
+        let pace = Pace::of([0.0, 1000.0, 0.0, 0.0, 1000.0]);
+        assert_eq!(plan(&[scored, DECODE], &pace), [25, 1]);
+    }
+
+    /// A machine, and what is known of it.
+    struct Machine {
+        truth: Pace,
+        pace: Pace,
+        /// By what part passes last longer, over and over again.
+        noise: std::iter::Cycle<std::vec::IntoIter<f64>>,
+    }
+
+    impl Machine {
+        fn run(&mut self, work: Work) {
+            let noise = 1.0 + self.noise.next().unwrap_or_default();
+            let took = self.truth.time(work).unwrap_or_default();
+            self.pace.learn(work, took.mul_f64(noise));
+        }
+
+        fn decode(&mut self, decodes: &[Runnable]) {
+            let mut work = Work::PASS;
+            decodes.iter().for_each(|one| work += one.work(1));
+            self.run(work);
+        }
+
+        /// Computes a part of a prompt beside `decodes`. Fails at a slice that lasts too long, or that
+        /// a longer one would not; the first few are for learning.
+        fn prefill(
+            &mut self,
+            part: Range<usize>,
+            decodes: &[Runnable],
+        ) -> Result<(), TestCaseError> {
+            let mut start = part.start;
+            for nth in 0.. {
+                if start >= part.end {
+                    break;
+                }
+                let prompt = Runnable { start, ..prefill(part.end - start) };
+                let all: Vec<_> = [prompt].into_iter().chain(decodes.iter().copied()).collect();
+                let rows = plan(&all, &self.pace)[0];
+                if nth >= 5 {
+                    self.expect_right(&prompt, rows, decodes)?;
+                }
+                let mut work = Work::PASS + prompt.work(rows);
+                decodes.iter().for_each(|one| work += one.work(1));
+                self.run(work);
+                start += rows;
+            }
+            Ok(())
+        }
+
+        fn expect_right(
+            &self,
+            prompt: &Runnable,
+            rows: usize,
+            decodes: &[Runnable],
+        ) -> Result<(), TestCaseError> {
+            let Left { time: bound, .. } =
+                left_beside(decodes, &vec![1; decodes.len()], &self.truth);
+            let lasts = |rows| self.truth.time(prompt.work(rows)).unwrap_or_default();
+            let short = rows < prompt.limit(ROWS) && lasts(rows + 1) < bound.mul_f64(0.75);
+            let long = rows > 1 && lasts(rows) > bound.mul_f64(1.25);
+            let what = (prompt.start, rows, lasts(rows), bound);
+            prop_assert!(!short && !long, "start, rows, time, bound: {what:?}");
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn slices_last_what_they_may_at_any_depth_and_also_when_it_jumps(
+            row in 30.0..5_000.0,
+            parts in (1.0..10.0, 0.0001..0.002, 0.00015..0.001, 0.1..1.5),
+            noise in prop::collection::vec(-0.1..0.1, 101),
+            live in prop::collection::vec(0..8_000_usize, 1..5),
+        ) {
+            let (pass, context, pair, logit) = parts;
+            let truth = Pace::of([pass * row, row, context * row, pair * row, logit * row]);
+            let noise = noise.into_iter().cycle();
+            let mut machine = Machine { truth, pace: Pace::default(), noise };
+            let live: Vec<_> = live.into_iter().map(|start| Runnable { start, ..DECODE }).collect();
+            machine.prefill(0..1_000, &[])?;
+            (0..100).for_each(|_| machine.decode(&live));
+            machine.prefill(7_000..7_500, &live)?;
+            machine.prefill(0..3_000, &live)?;
+            machine.prefill(0..1_000, &[])?;
+            machine.prefill(7_000..7_500, &live)?;
+            (0..100).for_each(|_| machine.decode(&live));
+            machine.prefill(3_000..3_500, &live)?;
+            machine.prefill(7_000..7_500, &[])?;
+        }
     }
 }

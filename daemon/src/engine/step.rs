@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::Engine;
 use super::Slabs;
 use super::job::{Event, Failure, Finish, Task, Token};
+use super::pace::Work;
 use super::sampler::{self, Place};
 use super::scheduler::{Runnable, plan};
 use super::sequence::{Phase, Sequence};
@@ -73,6 +74,7 @@ impl Engine {
 
     fn plan(&self, scratch: &mut Scratch) {
         let runnable = |sequence: &Sequence| Runnable {
+            start: sequence.kv.len(),
             debt: if sequence.has_room() { sequence.debt() } else { 0 },
             decodes: sequence.phase == Phase::Decode,
             all_logits: sequence.scores(),
@@ -131,12 +133,23 @@ impl Engine {
         let started = Instant::now();
         let hidden = self.forward(model, batch, members)?;
         let took = started.elapsed();
-        self.pace.learn(batch.tokens.len(), took);
         // The output head is read once for all sequences of the step.
         let asked = self.asked(batch, members, &hidden);
         let logits = (!asked.is_empty()).then(|| model.head(&asked)).transpose()?;
-        self.measure(batch, started.elapsed());
+        let in_all = started.elapsed();
+        let logit_rows = asked.len() / self.loaded.info.width;
+        self.pace.learn(self.work(members, logit_rows), in_all);
+        self.measure(batch, in_all);
         Ok(Computed { hidden, logits, took })
+    }
+
+    /// What a pass computes.
+    fn work(&self, members: &[Member], logits: usize) -> Work {
+        let mut work = Work::PASS + Work::slice(0, 0, logits);
+        for Member { at, rows } in members {
+            work += Work::slice(self.sequences[*at].kv.len(), *rows, 0);
+        }
+        work
     }
 
     /// The hidden states of sequences that want logits.

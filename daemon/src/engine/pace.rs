@@ -1,0 +1,200 @@
+//! What a pass over a batch costs, learned from the passes before it.
+//!
+//! A pass reads the weights once and multiplies each row with them; it reads the keys and values of
+//! each sequence once, and attends to those before each row; it computes the logits of some rows:
+//!
+//! ```text
+//!   time = a + b rows + c contexts + d pairs + e logits
+//! ```
+//!
+//! So a row costs more the more lies before it, and more where it is alone. No pass tells the five
+//! prices apart, and all of them drift: a Kalman filter keeps them. What the passes of late say
+//! nothing about stays as it was, so that a slice of another sequence, deep in its prompt, is planned
+//! by what was learned at such a depth before.
+
+use std::ops::{Add, AddAssign};
+use std::time::Duration;
+
+/// Kinds of work.
+const KINDS: usize = 5;
+
+/// What each kind costs beside the others, before anything is known of this model and machine.
+const GUESS: [f64; KINDS] = [4.0, 1.0, 0.0006, 0.0006, 0.3];
+/// How far times stray from what they should be, as a part of that.
+const NOISE: f64 = 0.15;
+/// How far all prices drift together from one pass to the next, as a part of each: others want the
+/// processor, too.
+const DRIFT: f64 = 0.03;
+/// How far each price drifts by itself.
+const OWN_DRIFT: f64 = 0.005;
+/// The most that one pass may surprise, as a part of what was expected: it may have been held up.
+const SURPRISE: f64 = 0.5;
+
+/// How much is to be done of each kind: passes, rows, contexts, pairs of a row and a token before
+/// it, logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Work([f64; KINDS]);
+
+impl Work {
+    /// A pass, whatever is in it.
+    pub(super) const PASS: Self = Self([1.0, 0.0, 0.0, 0.0, 0.0]);
+
+    /// `rows` rows of a sequence behind its first `start`, and the logits of `logits` of them.
+    pub(super) fn slice(start: usize, rows: usize, logits: usize) -> Self {
+        let [start, rows, logits] = [start, rows, logits].map(|count| count as f64);
+        let context = if rows > 0.0 { start + rows } else { 0.0 };
+        let pairs = rows * (start + (rows + 1.0) / 2.0);
+        Self([0.0, rows, context, pairs, logits])
+    }
+}
+
+impl Add for Work {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|kind| self.0[kind] + other.0[kind]))
+    }
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// What passes cost, once there was one.
+#[derive(Debug, Default)]
+pub(super) struct Pace(Option<Prices>);
+
+impl Pace {
+    /// A pass took so long.
+    pub(super) fn learn(&mut self, work: Work, took: Duration) {
+        let took = took.max(Duration::from_nanos(1)).as_secs_f64();
+        match &mut self.0 {
+            Some(prices) => prices.learn(work, took),
+            None => self.0 = Some(Prices::guess(work, took)),
+        }
+    }
+
+    /// How long something takes; `None` when there was no pass yet.
+    pub(super) fn time(&self, work: Work) -> Option<Duration> {
+        let time = dot(&self.0.as_ref()?.each, &work.0);
+        Some(Duration::try_from_secs_f64(time).unwrap_or(Duration::MAX))
+    }
+}
+
+#[derive(Debug)]
+struct Prices {
+    /// Seconds of each kind; all of them positive.
+    each: [f64; KINDS],
+    /// Of their errors.
+    covariance: [[f64; KINDS]; KINDS],
+}
+
+impl Prices {
+    /// What fits a first pass.
+    fn guess(Work(work): Work, took: f64) -> Self {
+        let scale = took / dot(&GUESS, &work);
+        let each = GUESS.map(|price| price * scale);
+        let mut covariance = [[0.0; KINDS]; KINDS];
+        (0..KINDS).for_each(|kind| covariance[kind][kind] = each[kind] * each[kind]);
+        Self { each, covariance }
+    }
+
+    fn learn(&mut self, Work(work): Work, took: f64) {
+        self.drift();
+        let expected = dot(&self.each, &work);
+        let most = SURPRISE * expected;
+        let surprise = (took - expected).clamp(-most, most);
+        let blame = self.covariance.map(|row| dot(&row, &work));
+        let noise = NOISE * expected;
+        let variance = dot(&blame, &work) + noise * noise;
+        for (kind, price) in self.each.iter_mut().enumerate() {
+            // Nothing costs less than nothing.
+            *price = (*price + blame[kind] / variance * surprise).max(*price / 2.0);
+            for (other, covariance) in self.covariance[kind].iter_mut().enumerate() {
+                *covariance -= blame[kind] * blame[other] / variance;
+            }
+        }
+    }
+
+    fn drift(&mut self) {
+        for (kind, row) in self.covariance.iter_mut().enumerate() {
+            for (other, covariance) in row.iter_mut().enumerate() {
+                *covariance += DRIFT * DRIFT * self.each[kind] * self.each[other];
+            }
+            row[kind] += (OWN_DRIFT * self.each[kind]).powi(2);
+        }
+    }
+}
+
+fn dot(one: &[f64; KINDS], other: &[f64; KINDS]) -> f64 {
+    one.iter().zip(other).map(|(one, other)| one * other).sum()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    impl Pace {
+        /// Of a machine whose passes cost so many microseconds of each kind.
+        pub(in super::super) fn of(each: [f64; KINDS]) -> Self {
+            let each = each.map(|price| price / 1e6);
+            Self(Some(Prices { each, covariance: [[0.0; KINDS]; KINDS] }))
+        }
+    }
+
+    /// What a pace that was told the time of each of `passes`, in turn, expects of `work`.
+    fn expected(passes: &[(Work, u64)], work: Work) -> u64 {
+        let mut pace = Pace::default();
+        for (work, micros) in passes {
+            pace.learn(*work, Duration::from_micros(*micros));
+        }
+        pace.time(work).unwrap().as_micros() as u64
+    }
+
+    fn rows(count: usize) -> Work {
+        Work::PASS + Work::slice(0, count, 0)
+    }
+
+    #[test]
+    fn nothing_is_expected_before_the_first_pass_and_that_one_is_expected_again() {
+        assert_eq!(Pace::default().time(rows(1)), None);
+        assert_eq!(expected(&[(rows(32), 40_000)], rows(32)), 40_000);
+        let twice = expected(&[(rows(32), 40_000)], rows(64));
+        assert!((70_000..80_000).contains(&twice), "the weights are read once: {twice}");
+    }
+
+    #[test]
+    fn a_pass_that_was_held_up_for_ten_times_its_time_counts_for_half_of_that_at_most() {
+        let mut passes = vec![(rows(100), 100_000); 20];
+        passes.push((rows(100), 1_000_000));
+        let after = expected(&passes, rows(100));
+        assert!((100_000..150_000).contains(&after), "{after}");
+        passes.extend([(rows(100), 100_000); 10]);
+        let later = expected(&passes, rows(100));
+        assert!((95_000..115_000).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn a_machine_that_is_slower_from_now_on_is_known_as_that_after_a_few_passes() {
+        let mut passes = vec![(rows(100), 100_000); 20];
+        passes.extend([(rows(100), 200_000); 10]);
+        let few = expected(&passes, rows(20));
+        let (before, after) = (expected(&passes[..20], rows(20)), few);
+        assert!(after > before * 17 / 10, "what was not seen slowed down, too: {before}, {after}");
+    }
+
+    #[test]
+    fn what_costs_nothing_is_never_thought_to_give_time_back() {
+        let free = Work::slice(5_000, 1, 1);
+        let passes = vec![(rows(10), 10_000), (rows(10) + free, 10_000)].repeat(2_000);
+        let mut pace = Pace::default();
+        for (work, micros) in passes {
+            pace.learn(work, Duration::from_micros(micros));
+            assert!(pace.time(free).is_some_and(|time| time < Duration::from_secs(1)));
+        }
+        assert!(pace.time(rows(10)).unwrap() > Duration::from_millis(8));
+    }
+}
