@@ -11,7 +11,8 @@ use anyhow::{Context, anyhow, bail};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
-use crate::engine::job::{Caller, Namespace, Persist, Policy, Sampling, Task, Token};
+use crate::engine::event::Token;
+use crate::engine::job::{Caller, Namespace, Persist, Policy, Sampling, Task};
 use crate::engine::{EngineHandle, Event, Job, ModelInfo, State, job};
 use crate::exit::{Exit, Usage};
 use crate::kv::codec::Codec;

@@ -11,7 +11,8 @@ use std::path::Path;
 use common::{Ask, Running, Setup, assert_same, collect, miss, prompt, wait_for};
 use tinygpt_tests::adapters::Adapter;
 use tinygptd::engine::AdapterSource;
-use tinygptd::engine::job::{Policy, Reason, Verdict};
+use tinygptd::engine::event::{Reason, Verdict};
+use tinygptd::engine::job::Policy;
 use tinygptd::model::Numerics;
 
 /// An adapter of the attention of the built-in model.

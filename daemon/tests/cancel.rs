@@ -11,7 +11,8 @@ use common::{
 };
 use tinygptd::engine::Event;
 use tinygptd::engine::constraint::{Constraint, Mask, Verdict as Step};
-use tinygptd::engine::job::{EVENTS, Policy, Sampling, Task, Verdict};
+use tinygptd::engine::event::Verdict;
+use tinygptd::engine::job::{EVENTS, Policy, Sampling, Task};
 use tokio::sync::mpsc;
 
 /// Drops `reader` on the engine's own thread, as it samples the token that uses up `left`.

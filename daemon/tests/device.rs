@@ -6,7 +6,8 @@
 mod common;
 
 use common::{Ask, Reply, Running, Setup, collect, prompt, rest, submit_slow, wait_for};
-use tinygptd::engine::job::{Failure, Persist, Policy, Reason, Verdict};
+use tinygptd::engine::event::{Failure, Reason, Verdict};
+use tinygptd::engine::job::{Persist, Policy};
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::device::Usage;
 use tinygptd::model::device::Choice;

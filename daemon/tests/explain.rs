@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Ask, Running, Setup, prompt};
+use tinygptd::engine::event::{Divergence, Reason, Reuse, Verdict};
 use tinygptd::engine::handle::{Question, Removal};
-use tinygptd::engine::job::{Divergence, Job, Persist, Policy, Reason, Reuse, Verdict};
+use tinygptd::engine::job::{Job, Persist, Policy};
 use tinygptd::kv::codec::Codec;
 use tokio::sync::mpsc;
 

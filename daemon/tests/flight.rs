@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::{Ask, Running, Setup, collect, prompt};
 use proptest::prelude::*;
-use tinygptd::engine::job::{Policy, Verdict};
+use tinygptd::engine::event::Verdict;
+use tinygptd::engine::job::Policy;
 use tinygptd::kv::layout::BLOCK;
 
 /// A prompt: so much of one of two texts, then ids of its own.

@@ -9,7 +9,8 @@ use common::{Ask, Reply, Running, Setup, collect, prompt};
 use tinygpt_tests::directory;
 use tinygpt_tests::seeded::Shape;
 use tinygptd::engine::Source;
-use tinygptd::engine::job::{Persist, Policy, Reason, Verdict};
+use tinygptd::engine::event::{Reason, Verdict};
+use tinygptd::engine::job::{Persist, Policy};
 use tinygptd::kv::codec::Codec;
 use tinygptd::model::Numerics;
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use common::{Ask, Reply, Running, Setup, collect, prompt};
 use tinygptd::engine::Event;
-use tinygptd::engine::job::{Divergence, EVENTS, Failure, Persist, Policy, Reason, Verdict};
+use tinygptd::engine::event::{Divergence, Failure, Reason, Verdict};
+use tinygptd::engine::job::{EVENTS, Persist, Policy};
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::key::Digest;
 use tinygptd::model::identity::{Identities, Stamp};

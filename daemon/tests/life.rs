@@ -16,8 +16,9 @@ use common::{
 };
 use tinygptd::engine::Event;
 use tinygptd::engine::constraint::{Constraint, Mask, Verdict as Step};
+use tinygptd::engine::event::{Failure, Finish, Reason, Verdict};
 use tinygptd::engine::handle::{Refused, Removal};
-use tinygptd::engine::job::{Failure, Finish, Persist, Policy, Reason, Sampling, Task, Verdict};
+use tinygptd::engine::job::{Persist, Policy, Sampling, Task};
 use tinygptd::kv::codec::Codec;
 use tinygptd::store::{ChainEnd, Durability, Family, Restore, Save};
 use tokio::sync::mpsc;

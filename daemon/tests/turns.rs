@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use common::{Ask, Events, Running, Setup, collect, collect_choices, greedy, prompt};
 use proptest::prelude::*;
 use tinygpt_tests::seeded::Shape;
-use tinygptd::engine::job::{
-    Done, Event, Failure, Finish, Policy, Priority, Sampling, Task, Verdict,
-};
+use tinygptd::engine::event::{Done, Event, Failure, Finish, Verdict};
+use tinygptd::engine::job::{Policy, Priority, Sampling, Task};
 
 use Priority::{High, Low, Normal};
 

@@ -1,16 +1,17 @@
 //! What would be reused for a prompt now, without touching anything.
 //!
-//! It follows admission step by step (`admit`), except that a loader only looks at headers, and
+//! It follows admission step by step (`look_up`), except that a loader only looks at headers, and
 //! that a prompt which somebody is computing is not waited for.
 
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
 use super::Engine;
-use super::admit::verdict;
+use super::announce::verdict;
+use super::event::{Reason, Reuse};
 use super::handle::{Explanation, Message, Question};
 use super::history::Asked;
-use super::job::{Policy, Reason, Reuse};
+use super::job::Policy;
 use super::why::Edge;
 use crate::kv::index::{Lent, Origin};
 use crate::kv::key::{BlockKey, RecordKey, chain};

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::event::Reuse;
 use super::explain::Inquiry;
 use super::hand_over::{Closed, Outside};
 use super::info::ModelInfo;
-use super::job::{Job, Namespace, Reuse};
+use super::job::{Job, Namespace};
 use crate::kv::block::Block;
 use crate::kv::codec::Codec;
 use crate::kv::device::Usage;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::job::{Divergence, Reason};
+use super::event::{Divergence, Reason};
 use crate::kv::key::{Digest, Field, Fields, common};
 use crate::kv::layout::BLOCK;
 

@@ -13,9 +13,9 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
+use super::event::{Event, Failure};
 use super::hand_over::{Inside, Outside, hand_over};
 use super::handle::{EngineHandle, Message, Removed, Report, Shared, State};
-use super::job::{Event, Failure};
 use super::kept::Kept;
 use super::queue::Queue;
 use super::source::{Loaded, Source};

@@ -13,8 +13,8 @@
 //! An engine without its model is what is left in `life`: it waits there until it is told to load
 //! again.
 //!
-//! Reading order: [`job`] is what goes in and comes out, [`sequence`] is a request in flight,
-//! `admit`, `step` and `settle` are its life, `turns` and `room` say when.
+//! Reading order: [`job`] is what goes in, [`event`] what comes out, [`sequence`] is a request in
+//! flight, `admit`, `look_up`, `step` and `settle` are its life, `line` and `room` say when.
 //!
 //! Invariants: the loop never waits for a disk or for a reader; cancels and deadlines are seen at
 //! every step; blocks are published only when all their rows are complete and the model file is
@@ -22,12 +22,14 @@
 
 pub mod constraint;
 pub mod job;
+pub mod event;
 pub mod sequence;
 pub mod handle;
 pub mod source;
 
 mod adapters;
 mod admit;
+mod announce;
 mod explain;
 mod flight;
 mod history;
@@ -37,6 +39,8 @@ mod fork;
 mod hand_over;
 mod kept;
 mod life;
+mod line;
+mod look_up;
 mod measure;
 mod pace;
 mod pins;
@@ -64,18 +68,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub use self::adapters::{AdapterInfo, AdapterSource};
+pub use self::event::Event;
 pub use self::handle::{EngineHandle, State};
 pub use self::history::{divergence, reason_of};
 pub use self::info::ModelInfo;
-pub use self::job::{Event, Job};
+pub use self::job::Job;
 pub use self::life::{Ground, spawn};
 pub use self::source::Source;
 
+use self::event::{Done, Failure};
 use self::flight::Claims;
 use self::hand_over::{Inside, Outside};
 use self::handle::{Message, Shared};
 use self::history::History;
-use self::job::{Done, Failure};
 use self::kept::Kept;
 use self::life::Rest;
 use self::pace::Pace;

@@ -1,7 +1,7 @@
 //! Pins: leases on what an engine holds, or will hold.
 
+use super::event::Finish;
 use super::handle::{Message, Refused};
-use super::job::Finish;
 use super::{Engine, EngineHandle};
 use crate::kv::key::{End, RecordKey};
 use crate::kv::layout::BLOCK;

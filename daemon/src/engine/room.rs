@@ -1,4 +1,4 @@
-//! Memory for those who wait: whose turn it is, and what a higher priority takes from a lower one.
+//! Memory for those who wait, and what a higher priority takes from a lower one.
 //!
 //! Preemption is for priority only. It drops the open rows of a sequence and leaves its sealed
 //! blocks to the index; the sequence waits for its turn and computes what is missing again, to the
@@ -7,35 +7,11 @@
 use std::time::Instant;
 
 use super::Engine;
-use super::admit::InLine;
-use super::job::{ClientId, Priority};
-use super::sequence::{Phase, Sequence};
-use super::turns::{Contender, Level, turns};
+use super::job::Priority;
+use super::sequence::Phase;
 use crate::store::Durability;
 
 impl Engine {
-    /// Whose turn for memory it is.
-    pub(super) fn next_in_line(&self) -> Option<InLine> {
-        let now = Instant::now();
-        let mut contenders: Vec<_> = self.queue.contenders(now).collect();
-        let jobs = contenders.len();
-        let preempted = |(_, sequence): &(usize, &Sequence)| sequence.phase == Phase::Preempted;
-        let preempted: Vec<_> = self.sequences.iter().enumerate().filter(preempted).collect();
-        contenders.extend(preempted.iter().map(|(_, sequence)| sequence.contender(now)));
-        let running = |client: ClientId| self.running(client);
-        let first = *turns(&contenders, running).first()?;
-        Some(match first.checked_sub(jobs) {
-            None => InLine::Job(first),
-            Some(nth) => InLine::Preempted(preempted[nth].0),
-        })
-    }
-
-    /// Sequences of a client that have memory.
-    fn running(&self, client: ClientId) -> usize {
-        let of = |sequence: &&Sequence| sequence.job.caller.client == client;
-        self.sequences.iter().filter(of).filter(|sequence| sequence.phase.runs()).count()
-    }
-
     /// Whether the active budget has `needed` bytes left.
     pub(super) fn has_room_for(&self, needed: usize) -> bool {
         self.reserved() + needed <= self.settings.active_budget
@@ -113,42 +89,9 @@ impl Engine {
         self.look_up(at);
     }
 
-    /// The places of the sequences whose prompts are computed next, in the order of their turns. A
-    /// sequence has its turn when one that follows it has.
-    pub(super) fn prefill_turns(&self) -> Vec<usize> {
-        let now = Instant::now();
-        let (mut contenders, mut places) = (Vec::new(), Vec::new());
-        for (at, sequence) in self.sequences.iter().enumerate() {
-            let leader = match sequence.phase {
-                Phase::Prefill => Some(at),
-                Phase::Following => self.leader(at),
-                _ => None,
-            };
-            if let Some(leader) = leader {
-                let work = self.sequences[leader].debt();
-                contenders.push(Contender { work, ..sequence.contender(now) });
-                places.push(leader);
-            }
-        }
-        turns(&contenders, |_| 0).into_iter().map(|nth| places[nth]).collect()
-    }
-
     /// Whom a sequence follows.
-    fn leader(&self, at: usize) -> Option<usize> {
+    pub(super) fn leader(&self, at: usize) -> Option<usize> {
         let following = self.sequences[at].phase == Phase::Following;
         self.position(following.then(|| self.claimant(at)).flatten()?)
-    }
-}
-
-impl Sequence {
-    fn contender(&self, now: Instant) -> Contender {
-        let caller = self.job.caller;
-        let unserved = now.saturating_duration_since(self.served);
-        Contender {
-            level: Level::of(caller.priority, unserved),
-            client: caller.client,
-            work: 0,
-            since: self.served,
-        }
     }
 }

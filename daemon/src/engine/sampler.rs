@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use tinygpt_kernels::sample;
 
 use super::constraint::Mask;
-use super::job::{Sampling, Token};
+use super::event::Token;
+use super::job::Sampling;
 
 /// Candidates looked at first when a vocabulary is cut by mass.
 const SHORTLIST: usize = 256;

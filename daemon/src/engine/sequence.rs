@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::admit::blocks_of;
-use super::job::{Event, Job, Persist, Policy, Reason, Reuse, Task, Times};
+use super::event::{Event, Reason, Reuse, Times};
+use super::job::{Job, Persist, Policy, Task};
 use super::scheduler::ROWS_WITH_LOGITS;
 use crate::kv::key::{BlockKey, BlockTokens, RecordKey, chain};
 use crate::kv::layout::BLOCK;

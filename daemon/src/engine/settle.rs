@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Engine;
+use super::event::{Done, Event, Failure, Finish};
 use super::handle::Message;
-use super::job::{Done, Event, Failure, Finish, Persist, Policy};
+use super::job::{Persist, Policy};
 use super::sequence::{Phase, Sequence};
 use crate::kv::block::Block;
 use crate::kv::index::Origin;

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::Slabs;
-use super::job::{Event, Failure, Finish, Task, Token};
+use super::event::{Event, Failure, Finish, Token};
+use super::job::Task;
 use super::pace::Work;
 use super::sampler::{self, Place};
 use super::scheduler::{Runnable, plan};

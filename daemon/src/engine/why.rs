@@ -5,8 +5,8 @@
 //! the reason. Only when there is none, other families are looked at.
 
 use super::Engine;
+use super::event::Reason;
 use super::history::{Asked, Parting, reason_of};
-use super::job::Reason;
 use crate::kv::key::{BlockKey, Fingerprint};
 use crate::kv::layout::BLOCK;
 use crate::store::{Lookalike, Relative, head_digest};

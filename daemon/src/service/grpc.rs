@@ -22,7 +22,7 @@ use super::Daemon;
 use super::order::{Order, Running};
 use super::refusal::Refusal;
 use super::tally::Flight;
-use crate::engine::job::Failure;
+use crate::engine::event::Failure;
 
 /// `InferenceService`.
 #[derive(Debug, Clone)]

@@ -18,7 +18,8 @@ use super::convert::{reply, request};
 use super::models::{Lease, Served, Slot};
 use super::prompt::{Prompt, Tokens};
 use super::refusal::{Count, Refusal};
-use crate::engine::job::{Admitted, Caller, EVENTS, Failure, Namespace, Persist, Policy, Task};
+use crate::engine::event::{Admitted, Failure};
+use crate::engine::job::{Caller, EVENTS, Namespace, Persist, Policy, Task};
 use crate::engine::{Event, Job};
 
 /// How often an order is placed again because its model changed meanwhile.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::engine::event::Failure;
 use crate::engine::handle::Refused;
-use crate::engine::job::Failure;
 use crate::text::TokenizerError;
 
 /// `ErrorInfo.domain` of every refusal.

@@ -21,7 +21,8 @@ use super::order::Running;
 use super::refusal::Refusal;
 use super::tally::Flight;
 use crate::engine::Event;
-use crate::engine::job::{Admitted, Done, Persist, Token};
+use crate::engine::event::{Admitted, Done, Token};
+use crate::engine::job::Persist;
 use crate::text::Transcript;
 
 /// Most bytes that wait for one client.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::job::Done;
+use crate::engine::event::Done;
 use crate::metrics::Number;
 use crate::metrics::table::{self, Metric};
 

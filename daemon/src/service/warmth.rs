@@ -25,7 +25,8 @@ use super::peer::Peer;
 use super::prompt::Prompt;
 use super::refusal::Refusal;
 use crate::engine::Event;
-use crate::engine::job::{Done, Finish, Persist, Policy, Priority};
+use crate::engine::event::{Done, Finish};
+use crate::engine::job::{Persist, Policy, Priority};
 
 /// How often a prompt is placed again for which there was no place.
 const GLANCE: Duration = Duration::from_millis(100);

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tinygpt_kernels::Pool;
+use tinygptd::engine::event::{Done, Event, Failure, Reuse, Token};
 use tinygptd::engine::handle::Report;
 use tinygptd::engine::job::{
-    Caller, ClientId, Done, Event, Failure, Job, Namespace, Persist, Policy, Priority, Reuse,
-    Sampling, Task, Token,
+    Caller, ClientId, Job, Namespace, Persist, Policy, Priority, Sampling, Task,
 };
 use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
 use tinygptd::kv::codec::Codec;

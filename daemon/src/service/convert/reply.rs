@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tinygpt_proto::v1 as wire;
 
-use crate::engine::job::{Done, Finish, Reason, Reuse, Times, Token, Verdict};
+use crate::engine::event::{Done, Finish, Reason, Reuse, Times, Token, Verdict};
 use crate::text::Tokenizer;
 
 /// What was reused, as the wire has it in several messages.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tinygpt_proto::v1::{ExplainRequest, ExplainResponse, Relative};
 use tonic::Request;
 
+use crate::engine::event::Reason as Why;
 use crate::engine::handle::Question;
-use crate::engine::job::Reason as Why;
 use crate::engine::{divergence, reason_of};
 use crate::kv::key::Fields;
 use crate::service::Daemon;

@@ -4,7 +4,8 @@ use tinygpt_proto::v1::{ScoreRequest, ScoreResponse, TokenLogprobs};
 use tonic::Request;
 
 use crate::engine::Event;
-use crate::engine::job::{Done, Failure, Finish, Persist};
+use crate::engine::event::{Done, Failure, Finish};
+use crate::engine::job::Persist;
 use crate::service::Daemon;
 use crate::service::clock::Clock;
 use crate::service::convert::reply::{self, Reused};
