@@ -20,22 +20,33 @@ use crate::store::Family;
 impl Engine {
     /// Admits whoever waits, in the order of turns, while their bytes fit.
     pub(super) fn admit(&mut self) {
+        if self.is_blocked() {
+            return;
+        }
         while let Some(next) = self.next_in_line() {
-            match next {
-                InLine::Job(at) => {
-                    if !self.admit_job(at) {
-                        return;
-                    }
-                }
-                InLine::Preempted(at) => {
-                    let needed = self.sequences[at].needed_bytes();
-                    if !self.has_room_for(needed) {
-                        return;
-                    }
-                    self.resume(at, needed);
-                }
+            let fits = match next {
+                InLine::Job(at) => self.admit_job(at),
+                InLine::Preempted(at) => self.readmit(at),
+            };
+            if !fits {
+                return self.block();
             }
         }
+    }
+
+    /// Lets a sequence that was preempted go on; false when there is no room for it.
+    fn readmit(&mut self, at: usize) -> bool {
+        let needed = self.sequences[at].needed_bytes();
+        if !self.has_room_for(needed) {
+            return false;
+        }
+        let sequence = &mut self.sequences[at];
+        let since = sequence.preempted.unwrap_or(sequence.job.received);
+        sequence.times.queue += since.elapsed();
+        sequence.served = Instant::now();
+        sequence.reserved = needed;
+        self.look_up(at);
+        true
     }
 
     /// Admits or refuses a queued job; false when there is no room for it.

@@ -304,6 +304,7 @@ impl Engine {
             draining: None,
             unloading: false,
             queue: Queue::default(),
+            blocked: None,
             sequences: Vec::new(),
             unsynced: HashMap::new(),
             next: rest.next,

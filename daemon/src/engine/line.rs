@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::Engine;
 use super::job::ClientId;
-use super::sequence::{Phase, Sequence};
-use super::turns::{Contender, Level, turns};
+use super::sequence::{Phase, SeqId, Sequence};
+use super::turns::{Contender, turns};
 
 /// Whose turn for memory it is.
 pub(super) enum InLine {
@@ -15,21 +15,84 @@ pub(super) enum InLine {
     Preempted(usize),
 }
 
+/// Whoever was first in line did not fit: until something changes, nobody does.
+///
+/// All that the answer depends on is compared, so that a full engine need not put its whole queue in
+/// order at each step.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    scene: Scene,
+    sequences: Vec<Standing>,
+    /// When the order of the line changes by itself.
+    until: Option<Instant>,
+}
+
+/// What admission depends on beside the sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Scene {
+    /// Changes of the queue.
+    queue: u64,
+    generation: u64,
+    /// Jobs are refused, to be submitted again or never.
+    refusing: bool,
+}
+
+/// What admission depends on in a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    id: SeqId,
+    phase: Phase,
+    reserved: usize,
+    /// Blocks that it has of those of whom it follows: the next one may be somebody else's.
+    followed: Option<usize>,
+}
+
+impl Blocked {
+    fn lasts(&self, scene: Scene, sequences: impl Iterator<Item = Standing>, now: Instant) -> bool {
+        self.until.is_none_or(|until| now < until)
+            && self.scene == scene
+            && sequences.eq(self.sequences.iter().copied())
+    }
+}
+
 impl Engine {
+    /// Remembers that whoever is first in line does not fit.
+    pub(super) fn block(&mut self) {
+        let until = self.contenders(Instant::now()).filter_map(|one| one.rises).min();
+        let sequences = self.sequences.iter().map(Sequence::standing).collect();
+        self.blocked = Some(Blocked { scene: self.scene(), sequences, until });
+    }
+
+    /// Whether whoever is first in line still does not fit.
+    pub(super) fn is_blocked(&self) -> bool {
+        let standing = self.sequences.iter().map(Sequence::standing);
+        let blocked = self.blocked.as_ref();
+        blocked.is_some_and(|blocked| blocked.lasts(self.scene(), standing, Instant::now()))
+    }
+
+    fn scene(&self) -> Scene {
+        let refusing = self.stale || self.draining.is_some();
+        Scene { queue: self.queue.changes(), generation: self.generation, refusing }
+    }
+
+    /// Whoever waits for memory: jobs, then sequences without.
+    fn contenders(&self, now: Instant) -> impl Iterator<Item = Contender> {
+        let preempted = self.preempted().map(move |at| self.sequences[at].contender(now));
+        self.queue.contenders(now).chain(preempted)
+    }
+
+    fn preempted(&self) -> impl Iterator<Item = usize> {
+        (0..self.sequences.len()).filter(|at| self.sequences[*at].phase == Phase::Preempted)
+    }
+
     /// Whose turn for memory it is.
     pub(super) fn next_in_line(&self) -> Option<InLine> {
-        let now = Instant::now();
-        let mut contenders: Vec<_> = self.queue.contenders(now).collect();
-        let jobs = contenders.len();
-        let preempted = |(_, sequence): &(usize, &Sequence)| sequence.phase == Phase::Preempted;
-        let preempted: Vec<_> = self.sequences.iter().enumerate().filter(preempted).collect();
-        contenders.extend(preempted.iter().map(|(_, sequence)| sequence.contender(now)));
-        let running = |client: ClientId| self.running(client);
-        let first = *turns(&contenders, running).first()?;
-        Some(match first.checked_sub(jobs) {
-            None => InLine::Job(first),
-            Some(nth) => InLine::Preempted(preempted[nth].0),
-        })
+        let contenders: Vec<_> = self.contenders(Instant::now()).collect();
+        let first = *turns(&contenders, |client| self.running(client)).first()?;
+        match first.checked_sub(self.queue.len()) {
+            None => Some(InLine::Job(first)),
+            Some(nth) => self.preempted().nth(nth).map(InLine::Preempted),
+        }
     }
 
     /// Sequences of a client that have memory.
@@ -61,13 +124,55 @@ impl Engine {
 
 impl Sequence {
     fn contender(&self, now: Instant) -> Contender {
-        let caller = self.job.caller;
-        let unserved = now.saturating_duration_since(self.served);
-        Contender {
-            level: Level::of(caller.priority, unserved),
-            client: caller.client,
-            work: 0,
-            since: self.served,
+        Contender::of(self.job.caller, self.served, now)
+    }
+
+    fn standing(&self) -> Standing {
+        let followed = (self.phase == Phase::Following).then(|| self.kv.sealed().len());
+        Standing { id: self.id, phase: self.phase, reserved: self.reserved, followed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SCENE: Scene = Scene { queue: 7, generation: 1, refusing: false };
+    const RUNS: Standing =
+        Standing { id: SeqId(1), phase: Phase::Decode, reserved: 100, followed: None };
+    const FOLLOWS: Standing =
+        Standing { id: SeqId(2), phase: Phase::Following, reserved: 50, followed: Some(3) };
+
+    #[test]
+    fn a_line_is_looked_at_again_when_anything_has_changed_that_may_make_room() {
+        let now = Instant::now();
+        let until = now + Duration::from_secs(10);
+        let blocked = Blocked { scene: SCENE, sequences: vec![RUNS, FOLLOWS], until: Some(until) };
+        let lasts = |scene, sequences: &[Standing], now| {
+            blocked.lasts(scene, sequences.iter().copied(), now)
+        };
+        assert!(lasts(SCENE, &[RUNS, FOLLOWS], now + Duration::from_secs(9)));
+        assert!(!lasts(SCENE, &[RUNS, FOLLOWS], until), "somebody has grown old");
+        let scenes = [
+            Scene { queue: 8, ..SCENE },
+            Scene { generation: 2, ..SCENE },
+            Scene { refusing: true, ..SCENE },
+        ];
+        for scene in scenes {
+            assert!(!lasts(scene, &[RUNS, FOLLOWS], now), "{scene:?}");
+        }
+        let changed: [&[Standing]; 6] = [
+            &[RUNS],
+            &[FOLLOWS],
+            &[RUNS, FOLLOWS, RUNS],
+            &[Standing { phase: Phase::Ended, ..RUNS }, FOLLOWS],
+            &[Standing { reserved: 99, ..RUNS }, FOLLOWS],
+            &[RUNS, Standing { followed: Some(4), ..FOLLOWS }],
+        ];
+        for sequences in changed {
+            assert!(!lasts(SCENE, sequences, now), "{sequences:?}");
         }
     }
 }

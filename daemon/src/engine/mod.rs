@@ -83,6 +83,7 @@ use self::handle::{Message, Shared};
 use self::history::History;
 use self::kept::Kept;
 use self::life::Rest;
+use self::line::Blocked;
 use self::pace::Pace;
 use self::queue::Queue;
 use self::sequence::{SeqId, Sequence};
@@ -142,6 +143,7 @@ struct Engine {
     /// No more jobs are taken, and the model goes when those that were have ended.
     unloading: bool,
     queue: Queue,
+    blocked: Option<Blocked>,
     sequences: Vec<Sequence>,
     unsynced: HashMap<SeqId, Done>,
     next: u64,

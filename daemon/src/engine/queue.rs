@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::job::{ClientId, Job, Priority};
-use super::turns::{Contender, Level};
+use super::turns::Contender;
 
 /// The jobs of one engine that are not admitted yet, in order of arrival.
 #[derive(Debug, Default)]
@@ -13,12 +13,19 @@ pub(super) struct Queue {
     /// When a client's request of a priority was admitted last. Its others have been waiting for
     /// their turn only since then.
     served: HashMap<(ClientId, Priority), Instant>,
+    changes: u64,
 }
 
 impl Queue {
     /// Takes a job in.
     pub(super) fn push(&mut self, job: Job) {
+        self.changes += 1;
         self.jobs.push(job);
+    }
+
+    /// How often jobs have come or gone.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Jobs of `client`.
@@ -45,17 +52,13 @@ impl Queue {
             let caller = job.caller;
             let served = self.served.get(&(caller.client, caller.priority)).copied();
             let since = served.map_or(job.received, |served| served.max(job.received));
-            Contender {
-                level: Level::of(caller.priority, now.saturating_duration_since(since)),
-                client: caller.client,
-                work: 0,
-                since,
-            }
+            Contender::of(caller, since, now)
         })
     }
 
     /// Takes the job at `at` out: it is admitted, or refused.
     pub(super) fn take(&mut self, at: usize, now: Instant) -> Job {
+        self.changes += 1;
         let job = self.jobs.remove(at);
         self.served.insert((job.caller.client, job.caller.priority), now);
         let jobs = &self.jobs;
@@ -67,7 +70,9 @@ impl Queue {
 
     /// Takes out the jobs that nobody waits for any more.
     pub(super) fn take_if(&mut self, over: impl Fn(&Job) -> bool) -> Vec<Job> {
-        self.jobs.extract_if(.., |job| over(job)).collect()
+        let taken: Vec<_> = self.jobs.extract_if(.., |job| over(job)).collect();
+        self.changes += taken.len() as u64;
+        taken
     }
 }
 

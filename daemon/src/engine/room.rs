@@ -4,8 +4,6 @@
 //! blocks to the index; the sequence waits for its turn and computes what is missing again, to the
 //! same bits. It happens to a sequence once: from then on it keeps what it gets.
 
-use std::time::Instant;
-
 use super::Engine;
 use super::job::Priority;
 use super::sequence::Phase;
@@ -77,16 +75,6 @@ impl Engine {
         self.sequences[at].withdraw();
         self.evict();
         self.slabs.values_mut().for_each(super::Slabs::trim);
-    }
-
-    /// Gives a sequence that was preempted `needed` bytes to go on with.
-    pub(super) fn resume(&mut self, at: usize, needed: usize) {
-        let sequence = &mut self.sequences[at];
-        let since = sequence.preempted.unwrap_or(sequence.job.received);
-        sequence.times.queue += since.elapsed();
-        sequence.served = Instant::now();
-        sequence.reserved = needed;
-        self.look_up(at);
     }
 
     /// Whom a sequence follows.

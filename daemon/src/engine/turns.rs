@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::job::{ClientId, Priority};
+use super::job::{Caller, ClientId, Priority};
 
 /// How long it takes without service to rise a level.
 const AGEING: Duration = Duration::from_secs(10);
@@ -39,6 +39,20 @@ pub(super) struct Contender {
     pub(super) work: usize,
     /// Since when it has been waiting for its turn.
     pub(super) since: Instant,
+    /// When its level rises next.
+    pub(super) rises: Option<Instant>,
+}
+
+impl Contender {
+    /// As it stands at `now`.
+    pub(super) fn of(caller: Caller, since: Instant, now: Instant) -> Self {
+        let Caller { client, priority } = caller;
+        let unserved = now.saturating_duration_since(since);
+        let level = Level::of(priority, unserved);
+        let higher = |after: &Duration| Level::of(priority, *after) > level;
+        let rises = [AGEING, AGEING * 2].into_iter().find(higher).map(|after| since + after);
+        Self { level, client, work: 0, since, rises }
+    }
 }
 
 /// The places in `contenders` in the order of their turns; `taken` tells how many turns a client
@@ -70,6 +84,8 @@ impl Contender {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const A: ClientId = ClientId { uid: 0, pid: 1 };
@@ -81,7 +97,7 @@ mod tests {
         /// One that arrived as the `nth`.
         fn contender(&self, client: ClientId, priority: Priority, nth: u64) -> Contender {
             let since = self.0 + Duration::from_millis(nth);
-            Contender { level: Level(priority), client, work: 0, since }
+            Contender::of(Caller { client, priority }, since, since)
         }
 
         fn normal(&self, client: ClientId, nth: u64) -> Contender {
@@ -139,5 +155,39 @@ mod tests {
         assert_eq!(level(Priority::Low, 20), Priority::High);
         assert_eq!(level(Priority::Normal, 10), Priority::High);
         assert_eq!(level(Priority::High, 1_000_000), Priority::High);
+    }
+
+    /// A client, a priority and the milliseconds that it has been waiting.
+    fn waiting() -> impl Strategy<Value = (u32, Priority, u64)> {
+        let priorities = [Priority::Low, Priority::Normal, Priority::High];
+        (1..4_u32, prop::sample::select(priorities.to_vec()), 0..25_000_u64)
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_stays_as_it_is_until_somebody_rises(
+            line in prop::collection::vec(waiting(), 1..8),
+            part in 0.0..1.0,
+        ) {
+            let begin = Instant::now() + Duration::from_secs(60);
+            let at = |now: Instant| -> Vec<_> {
+                let of = |(pid, priority, waited): &(u32, Priority, u64)| {
+                    let caller = Caller { client: ClientId { uid: 0, pid: *pid }, priority: *priority };
+                    Contender::of(caller, begin - Duration::from_millis(*waited), now)
+                };
+                line.iter().map(of).collect()
+            };
+            let line_now = at(begin);
+            let Some(rise) = line_now.iter().filter_map(|one| one.rises).min() else {
+                let later = at(begin + AGEING * 100);
+                prop_assert_eq!(turns(&later, none), turns(&line_now, none));
+                return Ok(());
+            };
+            let before = at(begin + (rise - begin - Duration::from_nanos(1)).mul_f64(part));
+            prop_assert_eq!(turns(&before, none), turns(&line_now, none));
+            let risen = at(rise);
+            let higher = |(after, before): (&Contender, &Contender)| after.level > before.level;
+            prop_assert!(risen.iter().zip(&line_now).any(higher));
+        }
     }
 }
