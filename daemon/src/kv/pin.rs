@@ -3,7 +3,7 @@
 //! A lease names the end of a chain, and holds the end's record and every block before it. Leases
 //! that share blocks know nothing of each other: a block is held for as long as one of them lasts.
 //! Each tier has a [`Book`] of its own, holds what it has of a leased chain, and lets pins hold
-//! half of each of its budgets at most, so that there is always something to evict.
+//! half of each of its budgets at most ([`Share`]), so that there is always something to evict.
 //!
 //! Times are milliseconds since the epoch, for leases survive the process.
 
@@ -74,9 +74,39 @@ pub struct NoRoom {
 
 impl NoRoom {
     /// Refuses what is too much.
-    pub fn unless_fits(what: &'static str, needed: u64, held: u64, limit: u64) -> Result<(), Self> {
+    fn unless_fits(what: &'static str, needed: u64, held: u64, limit: u64) -> Result<(), Self> {
         let fits = held.saturating_add(needed) <= limit;
         if fits { Ok(()) } else { Err(Self { what, needed, held, limit }) }
+    }
+}
+
+/// The part of a budget that pins may hold, which is one half, and what they hold of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// What there is a budget of.
+    pub what: &'static str,
+    /// How much of it leases hold.
+    pub held: u64,
+    /// All that there may be.
+    pub budget: u64,
+}
+
+impl Share {
+    /// Whether pins hold no more than they may: what is pinned may grow when it is computed again.
+    pub fn is_kept(&self) -> bool {
+        self.held <= self.limit()
+    }
+
+    /// Refuses a lease that would hold so much more.
+    ///
+    /// # Errors
+    /// When that is too much.
+    pub fn expect_room(&self, needed: u64) -> Result<(), NoRoom> {
+        NoRoom::unless_fits(self.what, needed, self.held, self.limit())
+    }
+
+    fn limit(&self) -> u64 {
+        self.budget / 2
     }
 }
 
@@ -200,10 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_numbers() {
-        assert!(NoRoom::unless_fits("bytes", 4, 6, 10).is_ok());
-        let refused = NoRoom::unless_fits("bytes on disk", 5, 6, 10).unwrap_err().to_string();
+    fn what_does_not_fit_into_half_of_a_budget_is_refused_with_the_numbers() {
+        let share = Share { what: "bytes on disk", held: 6, budget: 20 };
+        assert!(share.is_kept() && share.expect_room(4).is_ok());
+        let refused = share.expect_room(5).unwrap_err().to_string();
         let words = "pins hold 6 bytes on disk of the 10 that they may, and this one needs 5 more";
         assert_eq!(refused, words);
+        assert!(!Share { held: 11, ..share }.is_kept());
+        assert!(share.expect_room(u64::MAX).is_err());
     }
 }

@@ -28,13 +28,10 @@ use super::room::RECORD_SHARE;
 use super::shared::Shared;
 use crate::kv::key::{BlockKey, End, Fingerprint, RecordKey};
 use crate::kv::layout::BLOCK;
-use crate::kv::pin::{Book, LONGEST, Lease, MOST, NoRoom, Pinned, milliseconds, now};
+use crate::kv::pin::{Book, LONGEST, Lease, MOST, NoRoom, Pinned, Share, milliseconds, now};
 use crate::sys::file;
 
 const MAGIC: [u8; 8] = *b"tgkv-pin";
-
-/// The part of each budget that pins may hold: one half.
-const SHARE: u64 = 2;
 
 /// Bytes before the first lease.
 const HEAD: usize = 16;
@@ -107,10 +104,9 @@ impl Held {
 
     /// Refuses files that would hold more than pins may.
     fn expect_room(&self, files: &Files, budget: u64) -> Result<(), NoRoom> {
-        let records = budget / RECORD_SHARE / SHARE;
-        NoRoom::unless_fits("bytes on disk", files.bytes(), self.bytes(), budget / SHARE)?;
-        let (needed, held) = (files.record_bytes, self.record_bytes);
-        NoRoom::unless_fits("bytes of records on disk", needed, held, records)
+        Share { what: "bytes on disk", held: self.bytes(), budget }.expect_room(files.bytes())?;
+        let (held, budget) = (self.record_bytes, budget / RECORD_SHARE);
+        Share { what: "bytes of records on disk", held, budget }.expect_room(files.record_bytes)
     }
 
     fn bytes(&self) -> u64 {

@@ -10,10 +10,7 @@ use super::Index;
 use super::weight::Weight;
 use crate::kv::block::Block;
 use crate::kv::key::{BlockKey, End, RecordKey};
-use crate::kv::pin::{Book, Lease, NoRoom, Pinned, now};
-
-/// The part of each budget that pins may hold: one half.
-const SHARE: usize = 2;
+use crate::kv::pin::{Book, Lease, NoRoom, Pinned, Share, now};
 
 /// The leases, and what they hold.
 #[derive(Debug, Default)]
@@ -135,13 +132,28 @@ impl Index {
     /// what is pinned may outgrow when it is computed again.
     pub(super) fn keeps_block(&self, key: &BlockKey) -> bool {
         self.pins.blocks.contains_key(key)
-            && self.pins.heap() <= self.budget.heap / SHARE
-            && self.pins.weight.mappings() <= self.budget.mappings / SHARE
+            && self.heap_share().is_kept()
+            && self.mapping_share().is_kept()
     }
 
     /// Whether eviction passes over a record.
     pub(super) fn keeps_record(&self, key: &RecordKey) -> bool {
-        self.pins.records <= self.record_budget() / SHARE && self.pins.book.find(key).is_some()
+        self.record_share().is_kept() && self.pins.book.find(key).is_some()
+    }
+
+    fn heap_share(&self) -> Share {
+        let (held, budget) = (self.pins.heap() as u64, self.budget.heap as u64);
+        Share { what: "bytes of memory", held, budget }
+    }
+
+    fn record_share(&self) -> Share {
+        let (held, budget) = (self.pins.records as u64, self.record_budget() as u64);
+        Share { what: "bytes of records in memory", held, budget }
+    }
+
+    fn mapping_share(&self) -> Share {
+        let (held, budget) = (self.pins.weight.mappings() as u64, self.budget.mappings as u64);
+        Share { what: "mapped segments", held, budget }
     }
 
     fn hold(&mut self, key: &RecordKey) {
@@ -190,14 +202,9 @@ impl Index {
         let new = chain.iter().filter(|block| !self.pins.blocks.contains_key(&block.key));
         let growth = self.pins.weight.growth(new);
         let record = self.records.peek(&lease.key()).map_or(0, |entry| entry.value.bytes());
-        let fits = |what, needed: usize, held: usize, budget: usize| {
-            NoRoom::unless_fits(what, needed as u64, held as u64, (budget / SHARE) as u64)
-        };
-        let pins = &self.pins;
-        fits("bytes of memory", growth.heap + record, pins.heap(), self.budget.heap)?;
-        fits("bytes of records in memory", record, pins.records, self.record_budget())?;
-        let (mapped, mappings) = (growth.mappings(), pins.weight.mappings());
-        fits("mapped segments", mapped, mappings, self.budget.mappings)
+        self.heap_share().expect_room((growth.heap + record) as u64)?;
+        self.record_share().expect_room(record as u64)?;
+        self.mapping_share().expect_room(growth.mappings() as u64)
     }
 }
 
@@ -400,7 +407,7 @@ mod tests {
                 prop_assert!(pinned.iter().all(|tokens| is_whole(&index, tokens)), "{pinned:?}");
                 prop_assert!(index.heap_bytes() <= HEAP);
                 prop_assert!(index.record_bytes <= index.record_budget());
-                prop_assert!(index.pins.heap() <= HEAP / SHARE);
+                prop_assert!(index.pins.heap() <= HEAP / 2);
                 prop_assert_eq!(index.pins.heap(), counted(&index));
                 prop_assert!(pinned.iter().all(|tokens| tokens.len() >= BLOCK));
             }
