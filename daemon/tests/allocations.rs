@@ -5,12 +5,12 @@
 #[path = "architectures/seeded.rs"]
 #[expect(dead_code, reason = "others use the rest")]
 mod seeded;
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use counting::allocations;
 use seeded::Kept;
 use tinygpt_kernels::Pool;
 use tinygpt_tests::adapters;
@@ -20,29 +20,6 @@ use tinygptd::kv::seq::{KvSeq, Slabs};
 use tinygptd::model::device::Choice;
 use tinygptd::model::load::{Adapter, Weights, load};
 use tinygptd::model::{AdapterId, Batch, Machine, Model, Numerics};
-
-/// The system's, counted.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(unsafe_code, reason = "an allocator is")]
-// SAFETY: everything is the system's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, memory: Memory) {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.dealloc(at, memory) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// A model and sequences that begin with the same tokens.
 struct Decode {
@@ -79,7 +56,7 @@ impl Decode {
 
     /// Runs steps. How often they allocated, in all threads.
     fn steps(&mut self, count: usize) -> usize {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         // The caller's own list is not the step's.
         let mut kv: Vec<_> = self.sequences.iter_mut().collect();
         for _ in 0..count {
@@ -88,7 +65,7 @@ impl Decode {
             drop(hidden);
             kv.iter_mut().for_each(|seq| seq.advance(1));
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - before - 1
+        allocations() - before - 1
     }
 }
 

@@ -4,39 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Ask, Setup, collect, prompt};
+use counting::allocations;
 use tinygptd::engine::constraint::{Constraint, Mask, Verdict};
 use tinygptd::engine::job::{EVENTS, Policy, Sampling, Task};
 use tokio::sync::mpsc;
-
-/// The system's, counted.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(unsafe_code, reason = "an allocator is")]
-// SAFETY: everything is the system's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, memory: Layout) {
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.dealloc(at, memory) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Notes the count at each of its sequence's tokens, on the engine's own thread.
 #[derive(Debug, Clone)]
@@ -50,7 +27,7 @@ impl Constraint for Counter {
     }
 
     fn accept(&mut self, _: u32) -> Verdict {
-        self.0.lock().unwrap().push(ALLOCATIONS.load(Ordering::Relaxed));
+        self.0.lock().unwrap().push(allocations());
         Verdict::Continue
     }
 }
