@@ -272,13 +272,11 @@ pub(crate) fn places(given: &ServeArgs) -> std::io::Result<Places> {
 /// model that is found; the built-in model when there is none.
 fn models(given: &ServeArgs, places: &Places) -> anyhow::Result<Vec<engine::Source>> {
     let mut models: Vec<engine::Source> = Vec::new();
-    let source = |(name, path)| engine::Source {
-        name,
-        path,
+    let source = |(name, path): (String, _)| engine::Source {
         codec: given.kv_dtype.unwrap_or_default(),
         numerics: given.numerics.unwrap_or_default(),
         context: given.context,
-        adapters: Vec::new(),
+        ..engine::Source::new(name, path)
     };
     for text in &given.model {
         let source = source(parse_model(text, places)?);

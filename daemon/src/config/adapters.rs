@@ -38,19 +38,9 @@ pub(super) fn words(source: &Source) -> impl Iterator<Item = String> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::kv::codec::Codec;
-    use crate::model::Numerics;
 
     fn models() -> Vec<Source> {
-        let source = |name: &str| Source {
-            name: name.into(),
-            path: None,
-            codec: Codec::default(),
-            numerics: Numerics::default(),
-            context: None,
-            adapters: Vec::new(),
-        };
-        vec![source("first"), source("org/second")]
+        ["first", "org/second"].map(|name| Source::new(name, None)).into()
     }
 
     #[test]

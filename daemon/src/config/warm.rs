@@ -60,19 +60,9 @@ pub(super) fn words(warmth: &Warmth) -> WarmArgs {
 mod tests {
     use super::*;
     use crate::config::{Config, ServeArgs};
-    use crate::kv::codec::Codec;
-    use crate::model::Numerics;
 
     fn models() -> Vec<Source> {
-        let source = |name: &str| Source {
-            name: name.into(),
-            path: None,
-            codec: Codec::default(),
-            numerics: Numerics::default(),
-            context: None,
-            adapters: Vec::new(),
-        };
-        vec![source("first"), source("second")]
+        ["first", "second"].map(|name| Source::new(name, None)).into()
     }
 
     fn read(text: &str) -> anyhow::Result<Vec<Warmth>> {

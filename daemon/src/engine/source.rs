@@ -156,6 +156,18 @@ impl Loaded {
 }
 
 impl Source {
+    /// A model that is served like any other; the built-in one when it lies nowhere.
+    pub fn new(name: impl Into<String>, path: Option<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            path,
+            codec: Codec::default(),
+            numerics: Numerics::default(),
+            context: None,
+            adapters: Vec::new(),
+        }
+    }
+
     /// What a model is called that lies at `path` and was given no name.
     pub fn name_of(path: &Path) -> Option<String> {
         // Names of directories have dots that begin no extension: Qwen3-0.6B.

@@ -224,8 +224,6 @@ mod tests {
 
     use super::*;
     use crate::engine::{Budget, Ground, Settings, Source};
-    use crate::kv::codec::Codec;
-    use crate::model::Numerics;
     use crate::model::found::Places;
     use crate::service::Facts;
     use crate::service::models::{Models, Rules};
@@ -240,14 +238,7 @@ mod tests {
             stall: Duration::from_secs(1),
             silence: Duration::from_secs(60),
         };
-        let source = Source {
-            name: "slow".into(),
-            path: Some(pipe.into()),
-            codec: Codec::F16,
-            numerics: Numerics::Fast,
-            context: None,
-            adapters: Vec::new(),
-        };
+        let source = Source::new("slow", Some(pipe.into()));
         let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
         let ground = Ground { settings: engine.clone(), machine: pool.into(), store: None };
         let models = Models::start(ground, vec![source], Rules::default()).unwrap();

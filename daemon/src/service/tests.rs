@@ -28,8 +28,6 @@ use super::authority::samples;
 use super::models::Rules;
 use super::*;
 use crate::engine::{self, Budget, EngineHandle, Ground, Source};
-use crate::kv::codec::Codec;
-use crate::model::Numerics;
 
 mod broken;
 
@@ -51,7 +49,7 @@ impl Running {
     }
 
     async fn start_with(idle_exit: Option<Duration>) -> Self {
-        Self::start_serving(vec![source("builtin", None)], idle_exit).await
+        Self::start_serving(vec![Source::new("builtin", None)], idle_exit).await
     }
 
     async fn start_serving(sources: Vec<Source>, idle_exit: Option<Duration>) -> Self {
@@ -125,17 +123,6 @@ struct Sampled {
 
 fn socket(folder: &Path) -> PathBuf {
     folder.join("a b.sock")
-}
-
-fn source(name: &str, path: Option<PathBuf>) -> Source {
-    Source {
-        name: name.into(),
-        path,
-        codec: Codec::F16,
-        numerics: Numerics::Fast,
-        context: None,
-        adapters: Vec::new(),
-    }
 }
 
 fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
@@ -402,7 +389,7 @@ async fn a_model_that_is_loading_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("model");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let sources = vec![source("builtin", None), source("slow", Some(pipe.clone()))];
+    let sources = vec![Source::new("builtin", None), Source::new("slow", Some(pipe.clone()))];
     let running = Running::start_serving(sources, None).await;
     let slow = running.channel.clone();
     let _waiting = tokio::spawn(async move {

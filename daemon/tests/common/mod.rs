@@ -17,8 +17,8 @@ use tinygptd::engine::{self, EngineHandle, ModelInfo, Source, State};
 use tinygptd::kv::codec::Codec;
 use tinygptd::kv::index::Budget;
 use tinygptd::kv::key::Digest;
+use tinygptd::model::Machine;
 use tinygptd::model::device::Choice;
-use tinygptd::model::{Machine, Numerics};
 use tinygptd::store::{self, StoreHandle};
 use tokio::sync::mpsc;
 
@@ -46,14 +46,7 @@ impl Default for Setup {
         Self {
             threads: 2,
             cache: None,
-            source: Source {
-                name: "builtin".into(),
-                path: None,
-                codec: Codec::F16,
-                numerics: Numerics::Fast,
-                context: None,
-                adapters: Vec::new(),
-            },
+            source: Source::new("builtin", None),
             device: Choice::Cpu,
             device_memory: 1 << 30,
             heap: 1 << 30,

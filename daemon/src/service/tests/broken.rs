@@ -118,7 +118,7 @@ async fn a_daemon_whose_engine_is_stuck_is_not_healthy_until_it_goes_on() {
 async fn a_request_that_may_not_wait_for_its_model_is_told_when_its_time_is_over() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = slow(folder.path());
-    let running = Running::start_serving(vec![source("slow", Some(pipe.clone()))], None).await;
+    let running = Running::start_serving(vec![Source::new("slow", Some(pipe.clone()))], None).await;
     let mut request = Request::new(greedy("a", 1));
     request.metadata_mut().insert("grpc-timeout", "1S".parse().unwrap());
     let asked = Instant::now();
@@ -138,7 +138,7 @@ async fn a_model_whose_file_was_overwritten_and_deleted_keeps_its_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.tinygpt");
     std::fs::write(&path, crate::model::load::BUILTIN).unwrap();
-    let running = Running::start_serving(vec![source("file", Some(path.clone()))], None).await;
+    let running = Running::start_serving(vec![Source::new("file", Some(path.clone()))], None).await;
     let before = running.sample(greedy("a", 4)).await.unwrap();
     std::fs::write(&path, "no model").unwrap();
     running.await_health(ServingStatus::NotServing).await;
