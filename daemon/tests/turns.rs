@@ -142,14 +142,15 @@ fn an_urgent_follower_lifts_its_leader() {
     let path = dir.path().join("slow.tinygpt");
     Shape::new(8, 4, 256, 4096).write(&path).unwrap();
     let engine = Setup::default().model(&path).start();
-    let (shared, other) = (prompt(1, 3000), prompt(2, 3000));
+    // What the leader has beyond what is shared is more than one slice.
+    let (leader, other) = (prompt(1, 2400), prompt(2, 1500));
     let fill = |prompt: &[u32], pid, priority| {
         send(&engine, &Ask::new(prompt).tokens(0).by(pid, priority))
     };
     let all = vec![
-        fill(&shared, 1, Low),
+        fill(&leader, 1, Low),
         fill(&other, 2, Normal),
-        fill(&[&shared[..], &[65]].concat(), 3, High),
+        fill(&[&leader[..1500], &[65]].concat(), 3, High),
     ];
     let ends = ends(all);
     assert!(ends[2] < ends[1], "what is computed for an urgent request is urgent");
