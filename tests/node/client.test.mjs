@@ -49,6 +49,18 @@ test("warming makes the sample a hit", async () => {
   assert.equal(sample.verdict, "FULL_MEMORY");
 });
 
+test("a warmed prompt is pinned for as long as was asked", async () => {
+  const prompt = "Pinned while it is warmed. ".repeat(5);
+  const { pinned, promptKey } = await client.warm(prompt, { namespace: "pinned", pinMs: 90_000 });
+  const left = pinned.expires.getTime() - Date.now();
+  assert.ok(60_000 < left && left <= 91_000, `${left}`);
+  assert.ok(pinned.durable && pinned.bytes > 0);
+  const again = await client.warm(prompt, { namespace: "pinned" });
+  assert.deepEqual([again.pinned, again.promptKey], [null, promptKey]);
+  const tooLong = { code: "INVALID_ARGUMENT", message: /30 days/, reason: "OUT_OF_RANGE" };
+  await assert.rejects(client.warm(prompt, { pinMs: 31 * 24 * 3600 * 1000 }), tooLong);
+});
+
 test("scores are what sampling reports", async () => {
   const sample = client.sample("ROMEO:", { maxTokens: 5, temperature: 0, logprobs: 2, echoPromptIds: true });
   await textOf(sample);

@@ -74,6 +74,18 @@ test("options reach the daemon and absent ones stay absent", () =>
     assert.equal(second.sampling._maxTokens, undefined);
   }));
 
+test("a pin reaches the daemon and its lease comes back", () =>
+  withFake(async (client, fake) => {
+    const pinned = await client.warm("a", { pinMs: 1500 });
+    const unpinned = await client.warm("a", { persist: "durable" });
+    const expires = new Date("2027-01-15T08:00:00.500Z");
+    assert.deepEqual(pinned.pinned, { kind: "pinned", expires, bytes: 7, durable: true });
+    assert.deepEqual([pinned.verdict, pinned.usage.cached.disk, unpinned.pinned], ["PARTIAL_DISK", 2, null]);
+    const [first, second] = fake.requests;
+    assert.deepEqual([first.pin, second.pin], [{ seconds: "1", nanos: 500_000_000 }, null]);
+    await assert.rejects(client.warm("a", { pinMs: "an hour" }), /not an hour/);
+  }));
+
 test("an option that does not exist is refused by name", () =>
   withFake(async (client) => {
     assert.throws(() => client.sample("a", { temprature: 0 }), /temprature/);
@@ -196,7 +208,7 @@ test("the declared words are those of the protocol", () => {
 });
 
 test("the declared fields are those of the protocol", () => {
-  const messages = { Score: v1.ScoreResponse };
+  const messages = { Score: v1.ScoreResponse, Pinned: v1.PinResponse };
   for (const name of ["Admitted", "PrefillProgress", "Delta", "Done", "TokenLogprobs", "Usage", "Timings", "Divergence", "Model"]) {
     messages[name] = v1[name];
   }

@@ -20,7 +20,10 @@ export async function fakeDaemon(name = "fake.sock") {
   const fake = { socket, folder, requests: [], cancelled: null };
   fake.cancelled = new Promise((resolve) => (fake.wasCancelled = resolve));
   const server = new grpc.Server();
-  server.addService(v1.InferenceService.service, { sample: (call) => sample(call, fake) });
+  server.addService(v1.InferenceService.service, {
+    sample: (call) => sample(call, fake),
+    warm: (call) => warm(call, fake),
+  });
   await promisify(server.bindAsync.bind(server))(`unix:${socket}`, grpc.ServerCredentials.createInsecure());
   fake.stop = () => {
     server.forceShutdown();
@@ -47,6 +50,16 @@ function sample(call, fake) {
   call.write({ prefillProgress: { doneTokens: 2, totalTokens: 3 } });
   call.write({ delta: words() });
   call.write({ delta: { tokenIds: [9] } });
+  call.write({ done: done() });
+  call.end();
+}
+
+function warm(call, fake) {
+  fake.requests.push(call.request);
+  call.write({ admitted: { model: "toy", promptTokens: 3 } });
+  if (call.request.pin) {
+    call.write({ pinned: { expires: { seconds: 1_800_000_000, nanos: 500_000_000 }, bytes: 7, durable: true } });
+  }
   call.write({ done: done() });
   call.end();
 }

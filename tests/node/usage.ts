@@ -1,6 +1,6 @@
 // Compiled, never run: a program that uses the client package must type-check, and one that misuses it must not.
 
-import { Client, TinyGptError, type Done, type Event, type Model, type Score, type Verdict } from "tinygpt-client";
+import { Client, TinyGptError, type Done, type Event, type Model, type Score, type Verdict, type Warmed } from "tinygpt-client";
 
 const client = new Client("/a/socket");
 
@@ -9,10 +9,12 @@ export async function used(): Promise<Verdict> {
   for await (const text of sample) text.toUpperCase();
   for await (const event of client.sample([1, 2]).events()) tell(event);
   const done: Done = await client.warm("a", { persist: "durable" });
+  const { pinned }: Warmed = await client.warm("a", { pinMs: 90_000 });
+  const left: number = (pinned?.expires.getTime() ?? 0) - Date.now();
   const score: Score = await client.score("a", { logprobs: 3 });
   const models: Model[] = await client.models();
   const ids: number[] = await client.tokenize(await client.detokenize([models.length]), { bare: true });
-  return ids.length + score.usage.cachedTokens > done.timings.ttftMs ? sample.verdict : "COLD";
+  return left + ids.length + score.usage.cachedTokens > done.timings.ttftMs ? sample.verdict : "COLD";
 }
 
 function tell(event: Event): number | bigint | string {
@@ -35,6 +37,8 @@ export function misused(error: TinyGptError): void {
   client.sample("a", { cachePolicy: "sometimes" });
   // @ts-expect-error: warming generates nothing
   client.warm("a", { maxTokens: 1 });
+  // @ts-expect-error: a generation pins nothing
+  client.sample("a", { pinMs: 1 });
   // @ts-expect-error: a status that does not exist
   if (error.code === "SAD") return;
 }

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2, duration_pb2, timestamp_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
-from tinygpt.v1 import generation_pb2, inference_pb2, inference_pb2_grpc, verdict_pb2
+from tinygpt.v1 import cache_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, verdict_pb2
 
 
 class FakeDaemon(inference_pb2_grpc.InferenceServiceServicer):
@@ -19,7 +19,7 @@ class FakeDaemon(inference_pb2_grpc.InferenceServiceServicer):
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        self.requests: list[inference_pb2.SampleRequest] = []
+        self.requests: list[inference_pb2.SampleRequest | inference_pb2.WarmRequest] = []
         self.cancelled = threading.Event()
 
     def Sample(
@@ -35,6 +35,16 @@ class FakeDaemon(inference_pb2_grpc.InferenceServiceServicer):
         yield inference_pb2.SampleResponse(delta=words())
         yield inference_pb2.SampleResponse(delta=generation_pb2.Delta(token_ids=[9]))
         yield inference_pb2.SampleResponse(done=done())
+
+    def Warm(
+        self, request: inference_pb2.WarmRequest, context: grpc.ServicerContext
+    ) -> Iterator[inference_pb2.WarmResponse]:
+        self.requests.append(request)
+        yield inference_pb2.WarmResponse(admitted=generation_pb2.Admitted(model="toy", prompt_tokens=3))
+        if request.HasField("pin"):
+            expires = timestamp_pb2.Timestamp(seconds=1_800_000_000, nanos=500_000_000)
+            yield inference_pb2.WarmResponse(pinned=cache_pb2.PinResponse(expires=expires, bytes=7, durable=True))
+        yield inference_pb2.WarmResponse(done=done())
 
     def _gone(self, context: grpc.ServicerContext) -> bool:
         context.add_callback(self.cancelled.set)

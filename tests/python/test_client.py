@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import daemon as real
@@ -39,6 +40,19 @@ def test_warming_makes_the_sample_a_hit(daemon: Daemon) -> None:
         sample = done(client.sample(prompt, max_tokens=1, namespace="warmed"))
     assert (warmed.verdict, warmed.usage.completion_tokens) == ("COLD", 0)
     assert sample.verdict == "FULL_MEMORY"
+
+
+def test_a_warmed_prompt_is_pinned_for_as_long_as_was_asked(daemon: Daemon) -> None:
+    prompt = "Pinned while it is warmed. " * 5
+    with tinygpt_client.Client(daemon.socket) as client:
+        warmed = client.warm(prompt, namespace="pinned", pin=90)
+        unpinned = client.warm(prompt, namespace="pinned")
+        with pytest.raises(tinygpt_client.InvalidArgument, match="30 days"):
+            client.warm(prompt, pin=timedelta(days=31).total_seconds())
+    assert warmed.pinned is not None and warmed.pinned.durable and warmed.pinned.bytes > 0
+    left = warmed.pinned.expires - datetime.now(timezone.utc)
+    assert timedelta(seconds=60) < left <= timedelta(seconds=91)
+    assert unpinned.pinned is None and unpinned.prompt_key == warmed.prompt_key
 
 
 def test_scores_are_what_sampling_reports(daemon: Daemon) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import typing
+from datetime import datetime, timezone
 from pathlib import Path
 
 import fake
@@ -10,7 +11,7 @@ import grpc
 import pytest
 import tinygpt_client
 from fake import FakeDaemon
-from tinygpt.v1 import generation_pb2, inference_pb2, model_pb2, verdict_pb2
+from tinygpt.v1 import cache_pb2, generation_pb2, inference_pb2, model_pb2, verdict_pb2
 from tinygpt_client import messages, sockets
 
 
@@ -55,6 +56,21 @@ def test_options_reach_the_daemon_and_absent_ones_stay_absent(fake_daemon: FakeD
     assert (first.cache_policy, first.persist) == (2, 2)
     assert (list(second.token_ids.ids), second.sampling.seed, second.model) == ([1, 2, 3], 2**64 - 1, "other")
     assert not second.sampling.HasField("max_tokens")
+
+
+def test_a_pin_reaches_the_daemon_and_its_lease_comes_back(fake_daemon: FakeDaemon) -> None:
+    async def warmed() -> tinygpt_client.Warmed:
+        async with tinygpt_client.AsyncClient(fake_daemon.socket) as client:
+            return await client.warm("a", pin=3600)
+
+    with tinygpt_client.Client(fake_daemon.socket) as client:
+        pinned, unpinned = client.warm("a", pin=1.5), client.warm("a", persist="durable")
+    lease = tinygpt_client.Pinned(datetime(2027, 1, 15, 8, 0, 0, 500_000, timezone.utc), bytes=7, durable=True)
+    assert (pinned.pinned, unpinned.pinned, asyncio.run(warmed()).pinned) == (lease, None, lease)
+    assert (pinned.verdict, pinned.usage.cached.disk) == ("PARTIAL_DISK", 2)
+    first, second, third = fake_daemon.requests
+    assert (first.pin.seconds, first.pin.nanos, third.pin.seconds) == (1, 500_000_000, 3600)
+    assert not second.HasField("pin")
 
 
 def test_an_option_that_does_not_exist_is_refused_by_name(fake_daemon: FakeDaemon) -> None:
@@ -146,6 +162,7 @@ def test_the_typed_words_are_those_of_the_protocol(alias: typing.Any, enum: typi
         (messages.PrefillProgress, generation_pb2.PrefillProgress),
         (messages.Delta, generation_pb2.Delta),
         (messages.Done, generation_pb2.Done),
+        (messages.Pinned, cache_pb2.PinResponse),
         (messages.Usage, generation_pb2.Usage),
         (messages.Timings, generation_pb2.Timings),
         (messages.TokenLogprobs, generation_pb2.TokenLogprobs),

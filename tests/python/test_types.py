@@ -8,19 +8,21 @@ from pathlib import Path
 from stubs import REPOSITORY
 
 PROGRAM = """\
-from tinygpt_client import Client, TinyGptError
+from tinygpt_client import Client, Pinned, TinyGptError
 
 def used(client: Client) -> list[str]:
     sample = client.sample("a", max_tokens=1, stop=["."], cache_policy="read-only", timeout=1.5)
     texts: list[str] = list(sample)
     hits: int = sample.usage.cached_tokens + client.warm([1, 2], persist="durable").usage.cached.disk
+    pinned: Pinned | None = client.warm("a", pin=90).pinned
     logprobs: list[float | None] = [token.logprob for token in client.score("a", logprobs=hits).tokens]
-    return texts if logprobs and sample.verdict == "FULL_DISK" else []
+    return texts if logprobs and pinned and sample.verdict == "FULL_DISK" else []
 
 def misused(client: Client, error: TinyGptError) -> None:
     client.sample("a", temprature=0)
     client.sample("a", cache_policy="sometimes")
     client.warm("a", max_tokens=1)
+    client.sample("a", pin=90)
     error.retry_after + 1
     client.sample("a").verdict == "LUKEWARM"
 """
@@ -36,7 +38,7 @@ def test_a_program_that_uses_the_package_type_checks_and_one_that_misuses_it_doe
     (tmp_path / "program.py").write_text(PROGRAM)
     status, output = mypy(tmp_path, "--strict", "program.py")
     lines = [int(line.split(":")[1]) for line in output.splitlines() if ": error:" in line]
-    assert sorted(set(lines)) == list(range(FIRST_MISUSE, FIRST_MISUSE + 5)), output
+    assert sorted(set(lines)) == list(range(FIRST_MISUSE, FIRST_MISUSE + 6)), output
 
 
 def mypy(folder: Path, *arguments: str) -> tuple[int, str]:

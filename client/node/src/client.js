@@ -13,13 +13,13 @@ export class Client {
   }
 
   sample(prompt, options = {}) {
-    return this.#generation("sample", sampleRequest(prompt, options), options);
+    return this.#generation("Sample", sampleRequest(prompt, options), options);
   }
 
   async warm(prompt, options = {}) {
-    const warming = this.#generation("warm", warmRequest(prompt, options), options);
+    const warming = this.#generation("Warm", warmRequest(prompt, options), options);
     for await (const _ of warming.events());
-    return warming.done;
+    return warming.warmed;
   }
 
   score(prompt, options = {}) {
@@ -53,13 +53,14 @@ export class Client {
 
   #generation(method, request, { signal, timeoutMs }) {
     const stub = this.stub("InferenceService");
-    return new Sample(() => stub[method](request, { deadline: deadline(timeoutMs) }), signal);
+    const start = () => stub[method](request, { deadline: deadline(timeoutMs) });
+    return new Sample(start, responseType("InferenceService", method), signal);
   }
 
   async #ask(service, method, request, { signal, timeoutMs } = {}) {
     signal?.throwIfAborted();
     const stub = this.stub(service);
-    const answerType = services[service].service[method].responseType.type.name;
+    const answerType = responseType(service, method);
     return new Promise((resolve, reject) => {
       const call = stub[method](request, { deadline: deadline(timeoutMs) }, (error, answer) => {
         signal?.removeEventListener("abort", cancel);
@@ -69,6 +70,10 @@ export class Client {
       signal?.addEventListener("abort", cancel);
     });
   }
+}
+
+function responseType(service, method) {
+  return services[service].service[method].responseType.type.name;
 }
 
 function deadline(timeoutMs) {

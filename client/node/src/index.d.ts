@@ -14,8 +14,8 @@ export class Client {
   constructor(socket?: string);
   /** Generates from a raw prompt; the text arrives while it is generated. */
   sample(prompt: Prompt, options?: SampleOptions): Sample;
-  /** Computes a prompt and keeps it, generating nothing. */
-  warm(prompt: Prompt, options?: KeepOptions): Promise<Done>;
+  /** Computes a prompt and keeps it, generating nothing. For `pinMs` it is not evicted. */
+  warm(prompt: Prompt, options?: WarmOptions): Promise<Warmed>;
   /** Gives the log-probability of every token of `prompt`, and the `logprobs` best in its place. */
   score(prompt: Prompt, options?: RunOptions & { logprobs?: number }): Promise<Score>;
   /** Gives the token ids that `sample` would use; with `bare`, without the beginning token. */
@@ -96,6 +96,12 @@ export interface KeepOptions extends RunOptions {
   persist?: "behind" | "durable" | "no";
 }
 
+/** Options of a warm-up. */
+export interface WarmOptions extends KeepOptions {
+  /** Keeps the prompt from being evicted for so many milliseconds, 30 days at most. */
+  pinMs?: number;
+}
+
 /** Options of a generation. */
 export interface SampleOptions extends KeepOptions {
   temperature?: number;
@@ -154,6 +160,21 @@ export interface Done {
   numerics: string;
   promptKey: string;
   warnings: string[];
+}
+
+/** The prompt is kept. */
+export interface Warmed extends Done {
+  /** Null when no pin was asked for. */
+  pinned: Pinned | null;
+}
+
+/** The prompt is kept from eviction. */
+export interface Pinned {
+  kind: "pinned";
+  expires: Date;
+  bytes: number;
+  /** Whether on disk, too. */
+  durable: boolean;
 }
 
 export interface Score {

@@ -28,8 +28,8 @@ export const services = grpc.loadPackageDefinition(definition).tinygpt.v1;
 const typeOf = (name) => definition[`tinygpt.v1.${name}`].type;
 
 /** The event that a response of a generation stream carries. */
-export function plainEvent(response) {
-  const { name, typeName } = typeOf("SampleResponse").field.find(({ name }) => name === response.event);
+export function plainEvent(response, responseType) {
+  const { name, typeName } = typeOf(responseType).field.find(({ name }) => name === response.event);
   return { kind: name, ...plain(response[name], typeName) };
 }
 
@@ -47,7 +47,7 @@ function plainField(value, field) {
 function plainValue(value, { name, type, typeName }) {
   switch (value === null ? "absent" : type) {
     case "TYPE_MESSAGE":
-      return plain(value, typeName);
+      return typeName.endsWith("google.protobuf.Timestamp") ? date(value) : plain(value, typeName);
     case "TYPE_ENUM":
       return label(value, typeOf(typeName).value[0].name);
     case "TYPE_UINT64":
@@ -55,6 +55,10 @@ function plainValue(value, { name, type, typeName }) {
     default:
       return value;
   }
+}
+
+function date({ seconds, nanos }) {
+  return new Date(Number(seconds) * 1000 + Math.trunc(nanos / 1e6));
 }
 
 /** An enum value without the prefix that `zero`, the enum's first value, shows. Unknown ones arrive as numbers. */

@@ -38,14 +38,23 @@ export function sampleRequest(prompt, options) {
 }
 
 export function warmRequest(prompt, options) {
-  refuseUnknown(options, KEEP);
-  return { ...promptOf(prompt), ...spelled(options, KEEP) };
+  const { pinMs, ...rest } = options;
+  refuseUnknown(rest, KEEP);
+  return { ...promptOf(prompt), ...spelled(rest, KEEP), ...(pinMs !== undefined && { pin: duration(pinMs) }) };
 }
 
 export function scoreRequest(prompt, options) {
   const { logprobs = 0, ...rest } = options;
   refuseUnknown(rest, RUN);
   return { ...promptOf(prompt), ...spelled(rest, RUN), logprobs };
+}
+
+function duration(ms) {
+  if (!Number.isFinite(ms)) {
+    throw new TypeError(`a time is a number of milliseconds, not ${ms}`);
+  }
+  const seconds = Math.trunc(ms / 1000);
+  return { seconds, nanos: Math.trunc((ms - seconds * 1000) * 1e6) };
 }
 
 /** proto-loader drops names and words that it does not know; a misspelt one must not vanish so. */

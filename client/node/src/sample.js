@@ -7,13 +7,16 @@ export class Sample {
   tokenIds = [];
   logprobs = [];
   admitted = null;
+  #pinned = null;
   #done = null;
   #start;
+  #responseType;
   #signal;
   #call = null;
 
-  constructor(start, signal) {
+  constructor(start, responseType, signal) {
     this.#start = start;
+    this.#responseType = responseType;
     this.#signal = signal;
   }
 
@@ -52,6 +55,11 @@ export class Sample {
     return this.#done;
   }
 
+  /** The same at the end of a warm-up, with the pin, which comes before the end. */
+  get warmed() {
+    return { ...this.done, pinned: this.#pinned };
+  }
+
   get verdict() {
     return this.done.verdict;
   }
@@ -75,13 +83,15 @@ export class Sample {
   }
 
   #record(response) {
-    const event = plainEvent(response);
+    const event = plainEvent(response, this.#responseType);
     if (event.kind === "admitted") {
       this.admitted = event;
     } else if (event.kind === "delta") {
       this.text += event.text;
       this.tokenIds.push(...event.tokenIds);
       this.logprobs.push(...event.logprobs);
+    } else if (event.kind === "pinned") {
+      this.#pinned = event;
     } else if (event.kind === "done") {
       this.#done = event;
     }

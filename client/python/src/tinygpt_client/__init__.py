@@ -39,12 +39,14 @@ from .messages import (
     Done,
     Event,
     Model,
+    Pinned,
     PrefillProgress,
     Score,
     Timings,
     TokenLogprobs,
     TokenProbability,
     Usage,
+    Warmed,
 )
 from .sockets import SocketPathTooLong, default_socket
 
@@ -67,6 +69,7 @@ __all__ = [
     "Model",
     "NotFound",
     "PermissionDenied",
+    "Pinned",
     "PrefillProgress",
     "ResourceExhausted",
     "Sample",
@@ -79,5 +82,6 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Usage",
+    "Warmed",
     "default_socket",
 ]

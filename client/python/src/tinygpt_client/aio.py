@@ -16,8 +16,8 @@ from typing_extensions import Self, Unpack
 
 from .errors import translated
 from .generation import Generation
-from .messages import Delta, Done, Event, Model, Score, from_wire
-from .requests import CacheOptions, Prompt, RunOptions, SampleOptions, sample_request, score_request, warm_request
+from .messages import Delta, Event, Model, Score, Warmed, from_wire
+from .requests import Prompt, RunOptions, SampleOptions, WarmOptions, sample_request, score_request, warm_request
 from .sockets import CHANNEL_OPTIONS, target
 
 
@@ -35,12 +35,12 @@ class AsyncClient:
         """Generates from a raw prompt; the text arrives while it is generated."""
         return AsyncSample(self._inference.Sample(sample_request(prompt, options), timeout=timeout))
 
-    async def warm(self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[CacheOptions]) -> Done:
-        """Computes a prompt and keeps it, generating nothing."""
+    async def warm(self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[WarmOptions]) -> Warmed:
+        """Computes a prompt and keeps it, generating nothing. For `pin` seconds it is not evicted."""
         warming = AsyncSample(self._inference.Warm(warm_request(prompt, options), timeout=timeout))
         async for _ in warming.events():
             pass
-        return warming.done
+        return warming.warmed
 
     async def score(
         self, prompt: Prompt, *, logprobs: int = 0, timeout: float | None = None, **options: Unpack[RunOptions]

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .messages import Admitted, Delta, Done, Event, FinishReason, TokenLogprobs, Usage, Verdict, event_from_wire
+from .messages import (
+    Admitted,
+    Delta,
+    Done,
+    Event,
+    FinishReason,
+    Pinned,
+    TokenLogprobs,
+    Usage,
+    Verdict,
+    Warmed,
+    event_from_wire,
+)
 
 
 class Generation:
@@ -18,6 +30,7 @@ class Generation:
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.admitted: Admitted | None = None
+        self._pinned: Pinned | None = None
         self._done: Done | None = None
 
     @property
@@ -26,6 +39,11 @@ class Generation:
         if self._done is None:
             raise RuntimeError("the generation has not ended: iterate over it first")
         return self._done
+
+    @property
+    def warmed(self) -> Warmed:
+        """The same at the end of a warm-up, with the pin, which comes before the end."""
+        return Warmed(**vars(self.done), pinned=self._pinned)
 
     @property
     def verdict(self) -> Verdict:
@@ -50,6 +68,8 @@ class Generation:
             self.text += event.text
             self.token_ids += event.token_ids
             self.logprobs += event.logprobs
+        elif isinstance(event, Pinned):
+            self._pinned = event
         elif isinstance(event, Done):
             self._done = event
         return event

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, fields
+from datetime import datetime, timezone
 from typing import Any, Literal, TypeVar
 
 from google.protobuf.message import Message
@@ -153,6 +154,22 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Pinned:
+    """The prompt is kept from eviction until `expires`, in UTC; on disk, too, when it is `durable`."""
+
+    expires: datetime
+    bytes: int
+    durable: bool
+
+
+@dataclass(frozen=True)
+class Warmed(Done):
+    """The prompt is kept. `pinned` is there when a pin was asked for."""
+
+    pinned: Pinned | None = None
+
+
+@dataclass(frozen=True)
 class Score:
     """The log-probabilities of given tokens, one entry per token."""
 
@@ -209,7 +226,7 @@ class Model:
     adapters: tuple[Adapter, ...]
 
 
-Event: TypeAlias = Admitted | PrefillProgress | Delta | Done
+Event: TypeAlias = Admitted | PrefillProgress | Delta | Pinned | Done
 
 _T = TypeVar("_T")
 _NESTED: dict[str, type[Any]] = {
@@ -220,6 +237,7 @@ _EVENTS: dict[str, type[Event]] = {
     "admitted": Admitted,
     "prefill_progress": PrefillProgress,
     "delta": Delta,
+    "pinned": Pinned,
     "done": Done,
 }
 
@@ -248,6 +266,8 @@ def _value(field: Field[Any], message: Message) -> Any:
 
 
 def _plain(descriptor: Any, values: Iterable[Any]) -> Iterable[Any]:
+    if descriptor.message_type is not None and descriptor.message_type.full_name == "google.protobuf.Timestamp":
+        return (value.ToDatetime(timezone.utc) for value in values)
     if descriptor.message_type is not None:
         kind = _NESTED[descriptor.message_type.name]
         return (from_wire(kind, value) for value in values)

@@ -7,8 +7,10 @@ so the daemon's defaults are decided in one place: the daemon.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
+from google.protobuf.duration_pb2 import Duration
 from tinygpt.v1 import inference_pb2 as wire
 from tinygpt.v1.sampling_pb2 import Sampling, TokenIds
 from typing_extensions import TypeAlias, TypedDict
@@ -32,6 +34,12 @@ class CacheOptions(RunOptions, total=False):
     """Options of every request that keeps what it computes."""
 
     persist: Literal["behind", "durable", "no"]
+
+
+class WarmOptions(CacheOptions, total=False):
+    """Options of a warm-up. For `pin` seconds, 30 days at most, the prompt is not evicted."""
+
+    pin: float
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -68,9 +76,12 @@ def sample_request(prompt: Prompt, options: SampleOptions) -> wire.SampleRequest
     return wire.SampleRequest(sampling=Sampling(**chosen), **_prompt(prompt), **_spelled(given))
 
 
-def warm_request(prompt: Prompt, options: CacheOptions) -> wire.WarmRequest:
+def warm_request(prompt: Prompt, options: WarmOptions) -> wire.WarmRequest:
     """Asks for a prompt to be computed and kept."""
-    return wire.WarmRequest(**_prompt(prompt), **_spelled(options))
+    given: dict[str, Any] = dict(options)
+    if given.get("pin") is not None:
+        given["pin"] = _duration(given["pin"])
+    return wire.WarmRequest(**_prompt(prompt), **_spelled(given))
 
 
 def score_request(prompt: Prompt, logprobs: int, options: RunOptions) -> wire.ScoreRequest:
@@ -80,6 +91,12 @@ def score_request(prompt: Prompt, logprobs: int, options: RunOptions) -> wire.Sc
 
 def _prompt(prompt: Prompt) -> dict[str, Any]:
     return {"text": prompt} if isinstance(prompt, str) else {"token_ids": TokenIds(ids=prompt)}
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromTimedelta(timedelta(seconds=seconds))
+    return duration
 
 
 def _spelled(options: Mapping[str, Any]) -> dict[str, Any]:
