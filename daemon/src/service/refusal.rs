@@ -346,6 +346,11 @@ impl Refusal {
         matches!(self, Self::ModelFailed { .. } | Self::ModelTooLarge { .. })
     }
 
+    /// Whether it passes by itself.
+    pub(super) fn passes(&self) -> bool {
+        self.class().2.is_some()
+    }
+
     /// What the message names, for programs.
     fn metadata(&self) -> Vec<(&'static str, String)> {
         let number = |count: &Count| count.0.to_string();

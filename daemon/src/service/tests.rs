@@ -125,23 +125,35 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("a b.sock")
 }
 
-fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
-    let settings = Settings {
+pub(super) fn settings() -> Settings {
+    Settings {
         queue: 16,
         active_budget: 1 << 30,
         cache_budget: Budget { heap: 1 << 28, mappings: 64 },
         stall: Duration::from_secs(60),
         silence: SILENCE,
-    };
+    }
+}
+
+fn daemon(socket: &Path, sources: Vec<Source>) -> Daemon {
+    daemon_with(Some(socket.to_owned()), settings(), sources, Rules::default())
+}
+
+pub(super) fn daemon_with(
+    socket: Option<PathBuf>,
+    settings: Settings,
+    sources: Vec<Source>,
+    rules: Rules,
+) -> Daemon {
     let pool = Arc::new(Pool::new(NonZeroUsize::MIN));
     let ground = Ground { settings: settings.clone(), machine: pool.into(), store: None };
-    let models = Models::start(ground, sources, Rules::default()).unwrap();
+    let models = Models::start(ground, sources, rules).unwrap();
     let facts = Facts {
-        socket: Some(socket.to_owned()),
+        socket,
         cache_dir: None,
         started: SystemTime::now(),
         threads: 1,
-        engine: settings.clone(),
+        engine: settings,
         places: Places::default(),
         warm: Vec::new(),
     };
