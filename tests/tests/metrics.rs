@@ -11,8 +11,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tinygpt_client::connect::Connection;
-use tinygpt_proto::v1::{DaemonState, DrainRequest, WatchRequest, WatchResponse};
+use tinygpt_proto::v1::{DaemonState, DrainRequest, ModelState, WatchRequest, WatchResponse};
 use tinygpt_tests::process::{Home, PATIENCE, Started, ended, until};
+use tinygpt_tests::seeded::Shape;
 use tokio::runtime::Runtime;
 
 /// Names with their values.
@@ -286,6 +287,50 @@ fn a_watch_shows_requests_while_they_run_and_what_they_were() {
     assert_eq!(last.models[0].first_token.unwrap().count, 1);
     assert_eq!(last.counters["generated_tokens"], 900);
     assert!(last.memory.unwrap().used > 0 && last.disk.unwrap().limit.unwrap() > 0);
+}
+
+#[test]
+fn a_watch_shows_models_that_come_later_and_of_those_that_go_only_what_was_counted() {
+    let home = Home::new();
+    Shape::TINY.write(&home.path("new.tinygpt")).unwrap();
+    let path = home.path("new.tinygpt").display().to_string();
+    let socket = home.path("m");
+    let _daemon = home.serve(&["--metrics", socket.to_str().unwrap()]);
+    let run = |words: &[&str]| drop(home.run(words).ok());
+    let (mut seen, mut rate, mut unloaded) = (0, 0.0_f64, false);
+    watch(&Runtime::new().unwrap(), &home, |told| {
+        seen += 1;
+        if seen == 1 {
+            assert_eq!(told.models.len(), 1, "{told:?}");
+            run(&["models", "load", &path]);
+            run(&["sample", "-n", "9", "-m", "new", "--prompt", "First Citizen:"]);
+            return true;
+        }
+        let new = told.models.iter().find(|model| model.name == "new").expect("it is told");
+        rate = rate.max(new.generated_rate);
+        if !unloaded && told.running == 0 && new.verdicts["cold"] == 1 {
+            assert!(rate > 0.0 && new.first_token.unwrap().count == 1, "{new:?}");
+            assert!(told.memory.unwrap().used > 0, "{told:?}");
+            ["new", "builtin"].iter().for_each(|name| run(&["models", "unload", name]));
+            unloaded = true;
+            return true;
+        }
+        let gone = told.models.iter().all(|model| model.state() == ModelState::Unloaded);
+        if gone {
+            assert_eq!((told.memory.unwrap().used, told.active.unwrap().used), (0, 0));
+            assert_eq!(new.verdicts["cold"], 1, "counts stay");
+        }
+        assert!(seen < 600, "{told:?}");
+        !gone
+    })
+    .unwrap();
+    let page = scrape(&socket);
+    assert_eq!(page.value("tinygpt_model_ready", "new"), 0.0);
+    assert_eq!(page.value("tinygpt_running_requests", "new"), 0.0);
+    assert_eq!(page.value("tinygpt_tier_bytes", "heap"), 0.0);
+    assert_eq!(page.value("tinygpt_active_bytes", ""), 0.0);
+    assert_eq!(page.value("tinygpt_generated_tokens_total", "new"), 9.0);
+    assert_eq!(page.value("tinygpt_time_to_first_token_seconds_count", "new"), 1.0);
 }
 
 #[test]

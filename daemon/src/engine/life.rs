@@ -256,6 +256,7 @@ impl Rest {
     /// When everything that the model took has been dropped.
     fn unloaded(self) -> Self {
         heap::give_back();
+        self.shared.meter.empty();
         tracing::info!(model = self.source.name, "unloaded");
         self.state.send_replace(State::Unloaded);
         self

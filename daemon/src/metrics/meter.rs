@@ -83,6 +83,12 @@ impl Default for Meter {
 }
 
 impl Meter {
+    /// Without a model nothing is held; what was counted stays.
+    pub fn empty(&self) {
+        let held = [&self.running, &self.heap_bytes, &self.active_bytes, &self.device_bytes];
+        held.into_iter().for_each(|gauge| gauge.set(0));
+    }
+
     /// What has come together so far.
     pub fn read(&self) -> Reading {
         Reading {

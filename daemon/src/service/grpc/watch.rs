@@ -3,7 +3,7 @@
 //! Everything is read where it is counted, so that no watcher holds an engine or waits for one.
 //! What a watcher is told about the past is its own: it keeps what it has read before.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -63,7 +63,8 @@ fn period(request: &WatchRequest) -> Duration {
 struct Watcher {
     /// When they looked last; before the first time, when the daemon started.
     last: Instant,
-    models: Vec<Past>,
+    /// By name. One that is new has no past, and one that is gone leaves none.
+    models: HashMap<String, Past>,
 }
 
 /// What was read of one model before.
@@ -78,16 +79,21 @@ impl Watcher {
     fn of(daemon: &Daemon) -> Self {
         let now = Instant::now();
         let age = SystemTime::now().duration_since(daemon.facts.started).unwrap_or_default();
-        let models = daemon.models.all().iter().map(|_| Past::default()).collect();
-        Self { last: now.checked_sub(age).unwrap_or(now), models }
+        Self { last: now.checked_sub(age).unwrap_or(now), models: HashMap::new() }
     }
 
     fn look(&mut self, daemon: &Daemon) -> WatchResponse {
         let now = Instant::now();
         let span = now - std::mem::replace(&mut self.last, now);
         let slots = daemon.models.all();
-        let looked = slots.iter().zip(&mut self.models);
-        let models: Vec<_> = looked.map(|(slot, past)| activity(slot, past, now, span)).collect();
+        self.models.retain(|name, _| slots.iter().any(|slot| slot.engine().name() == name));
+        let models: Vec<_> = slots
+            .iter()
+            .map(|slot| {
+                let past = self.models.entry(slot.engine().name().to_owned()).or_default();
+                activity(slot, past, now, span)
+            })
+            .collect();
         let mut told = WatchResponse {
             time: Some(SystemTime::now().into()),
             running: models.iter().map(|model| model.running).sum(),
