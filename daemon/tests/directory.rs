@@ -172,6 +172,8 @@ fn a_directory_that_is_broken_while_it_is_served_is_served_again_once_it_is_righ
     let failure = engine.failure();
     assert!(failure.contains(&format!("{}: the file ends inside", SHARDS[0])), "{failure}");
     fs::write(place.path(SHARDS[0]), whole).unwrap();
+    engine.wait_until_unloaded();
+    engine.handle.load();
     engine.wait_until_ready();
     assert_same(&engine.ask(&ask()), &fresh(&place.model));
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Ask, Reply, Running, Setup, collect, prompt};
+use common::{Ask, Reply, Running, Setup, collect, prompt, submit_slow};
 use tinygptd::engine::Event;
 use tinygptd::engine::event::{Divergence, Failure, Reason, Verdict};
 use tinygptd::engine::job::{EVENTS, Persist, Policy};
@@ -154,9 +154,11 @@ fn a_file_that_is_overwritten_and_then_deleted_is_served_from_memory() {
     let place = Place::new(BUILTIN);
     let engine = place.start();
     let old = engine.ask(&ask());
-    change(&engine, || std::fs::write(&place.model, "no model").unwrap());
-    engine.failure();
-    std::fs::remove_file(&place.model).unwrap();
+    // As long as its reader takes nothing, nothing is read from the file.
+    let running = submit_slow(&engine, &ask().tokens(500));
+    change(&engine, || fs::write(&place.model, "no model").unwrap());
+    fs::remove_file(&place.model).unwrap();
+    drop(running);
     engine.wait_until_ready();
     let again = engine.ask(&ask());
     assert_eq!(again.reuse.verdict, Verdict::FullMemory);
@@ -208,13 +210,17 @@ fn a_file_that_is_written_slowly_is_served_once_it_is_whole() {
 }
 
 #[test]
-fn a_file_that_is_broken_while_it_is_served_is_served_again_once_it_is_right() {
+fn a_file_that_is_broken_while_it_is_served_takes_no_memory_until_it_is_right() {
     let place = Place::new(BUILTIN);
     let engine = place.start();
+    engine.ask(&ask());
     let whole = fs::read(&place.model).unwrap();
     change(&engine, || fs::write(&place.model, b"not a model").unwrap());
     assert!(engine.failure().contains("not a model file"), "{}", engine.failure());
+    assert_eq!(engine.handle.meter().heap_bytes.count(), 0);
     fs::write(&place.model, &whole).unwrap();
+    engine.wait_until_unloaded();
+    engine.handle.load();
     assert_same(&ask_changed(&engine), &fresh(&place.model, &ask()));
 }
 

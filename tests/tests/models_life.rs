@@ -230,6 +230,46 @@ fn a_model_larger_than_all_may_be_is_refused_with_both_numbers() {
 }
 
 #[test]
+fn a_model_whose_file_was_broken_holds_no_weights() {
+    let home = Home::new();
+    let path = written(&home, "wide.tinygpt", WIDE);
+    let daemon = home.serve(&["--model", "builtin", "--model", &path]);
+    let empty = anonymous(&daemon);
+    sample(&home, "wide", "x");
+    let weights = model(&home, "wide").unwrap()["weight_bytes"].as_u64().unwrap();
+    let full = anonymous(&daemon);
+    assert!(full > empty + weights / 10 * 9, "{empty} {full} {weights}");
+
+    fs::write(&path, "no model").unwrap();
+    until("it is noticed", || state(&home, "wide") == "FAILED");
+    until("the old weights are gone", || anonymous(&daemon) < empty + weights / 4);
+    home.run(&greedy("wide", "x")).failed(Exit::Refused, "wide.tinygpt");
+    let _ = written(&home, "wide.tinygpt", WIDE);
+    until("tried again", || state(&home, "wide") == "UNLOADED");
+    assert_eq!(sample(&home, "wide", "x")["model"], "wide");
+
+    let _ = home.run(&["models", "unload", "wide"]).ok();
+    // Its weights are cut short: most of them are read before that is found out.
+    let whole = fs::metadata(&path).unwrap().len();
+    fs::File::options().write(true).open(&path).unwrap().set_len(whole - 1).unwrap();
+    home.run(&greedy("wide", "x")).failed(Exit::Refused, "wide.tinygpt");
+    assert_eq!(state(&home, "wide"), "FAILED");
+    until("what was read is gone", || anonymous(&daemon) < empty + weights / 2);
+}
+
+#[test]
+fn a_model_that_goes_before_its_packed_weights_are_kept_gives_its_memory_back() {
+    let home = Home::new();
+    let path = written(&home, "wide.tinygpt", WIDE);
+    let daemon = home.serve(&["--model", "builtin", "--model", &path]);
+    let empty = anonymous(&daemon);
+    sample(&home, "wide", "x");
+    let weights = model(&home, "wide").unwrap()["weight_bytes"].as_u64().unwrap();
+    let _ = home.run(&["models", "unload", "wide"]).ok();
+    until("its memory is back", || anonymous(&daemon) < empty + weights / 4);
+}
+
+#[test]
 fn a_model_is_swapped_under_running_requests() {
     let home = Home::new();
     let shape = Shape::new(6, 6, 192, 2048);

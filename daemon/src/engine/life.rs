@@ -57,8 +57,15 @@ pub(super) struct Rest {
     pub(super) next: u64,
     /// How often something was removed on request.
     pub(super) removals: u64,
-    /// The files as they were when they could not be read.
-    pub(super) unreadable: Option<Stamps>,
+    /// Why there is no model although one was wanted.
+    pub(super) unreadable: Option<Unreadable>,
+}
+
+/// Files that could not be read.
+pub(super) struct Unreadable {
+    /// As they were then.
+    pub(super) stamps: Stamps,
+    pub(super) why: String,
 }
 
 /// Starts an engine that loads its model at once. Jobs queue meanwhile.
@@ -155,7 +162,11 @@ impl Rest {
             }
             let Some(loaded) = self.load() else { continue };
             match Engine::new(self, loaded).run() {
-                Some(rest) => self = rest.unloaded(),
+                Some(rest) => {
+                    tracing::info!(model = rest.source.name, "unloaded");
+                    rest.tell_empty();
+                    self = rest;
+                }
                 None => return,
             }
         }
@@ -202,7 +213,8 @@ impl Rest {
     /// A file that could not be read may be tried again when it has changed.
     fn look_again(&mut self) {
         let settled = self.source.settled();
-        if settled.is_some_and(|now| self.unreadable.as_ref() != Some(&now)) {
+        let then = self.unreadable.as_ref().map(|unreadable| &unreadable.stamps);
+        if settled.is_some_and(|now| then != Some(&now)) {
             self.unreadable = None;
             self.state.send_replace(State::Unloaded);
         }
@@ -234,7 +246,7 @@ impl Rest {
     }
 
     fn load(&mut self) -> Option<Loaded> {
-        let there = self.source.survey();
+        let stamps = self.source.survey();
         self.generation += 1;
         let hand = self.shared.hand(self.generation);
         match self.source.load(self.generation, &self.machine, self.kept.as_ref(), &hand) {
@@ -245,21 +257,21 @@ impl Rest {
             }
             Err(error) => {
                 tracing::error!(%error, "model not loaded");
-                self.unreadable = Some(there);
-                self.shared.beat();
-                self.state.send_replace(State::Failed(error.to_string()));
+                self.unreadable = Some(Unreadable { stamps, why: error.to_string() });
+                self.tell_empty();
                 None
             }
         }
     }
 
-    /// When everything that the model took has been dropped.
-    fn unloaded(self) -> Self {
+    /// Tells that there is no model, when everything that one took has been dropped: whoever goes
+    /// by the state takes its memory to be free.
+    fn tell_empty(&self) {
         heap::give_back();
         self.shared.meter.empty();
-        tracing::info!(model = self.source.name, "unloaded");
-        self.state.send_replace(State::Unloaded);
-        self
+        self.shared.beat();
+        let failed = |unreadable: &Unreadable| State::Failed(unreadable.why.clone());
+        self.state.send_replace(self.unreadable.as_ref().map_or(State::Unloaded, failed));
     }
 }
 
@@ -335,7 +347,7 @@ impl Engine {
             generation: self.generation,
             next: self.next,
             removals: self.removals,
-            unreadable: None,
+            unreadable: self.unreadable,
         }
     }
 }

@@ -82,7 +82,7 @@ use self::hand_over::{Inside, Outside};
 use self::handle::{Message, Shared};
 use self::history::History;
 use self::kept::Kept;
-use self::life::Rest;
+use self::life::{Rest, Unreadable};
 use self::line::Blocked;
 use self::pace::Pace;
 use self::queue::Queue;
@@ -95,7 +95,6 @@ use crate::kv::index::Index;
 use crate::kv::key::Fingerprint;
 use crate::kv::seq::Slabs;
 use crate::model::Machine;
-use crate::model::identity::Stamps;
 use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
@@ -137,8 +136,8 @@ struct Engine {
     generation: u64,
     /// The model file is no longer the one that was loaded: nothing is published any more.
     stale: bool,
-    /// The changed files as they were when they could not be read.
-    unreadable: Option<Stamps>,
+    /// The changed files, which cannot be read: there is no model to go on with.
+    unreadable: Option<Unreadable>,
     draining: Option<Instant>,
     /// No more jobs are taken, and the model goes when those that were have ended.
     unloading: bool,
@@ -186,7 +185,7 @@ impl Engine {
             if self.draining.is_some() && empty {
                 return None;
             }
-            if self.unloading && empty {
+            if (self.unloading || self.unreadable.is_some()) && empty {
                 return Some(self.give_up());
             }
         }
@@ -197,8 +196,7 @@ impl Engine {
     /// ever send again.
     fn receive(&mut self, busy: bool) -> bool {
         if !busy {
-            let reloads = self.stale && self.unreadable.is_none();
-            let idle = self.sequences.is_empty() && self.queue.is_empty() && !reloads;
+            let idle = self.sequences.is_empty() && self.queue.is_empty() && !self.stale;
             if idle && self.worked.elapsed() >= HEARTBEAT {
                 self.keep_pack();
             }
@@ -279,19 +277,16 @@ impl Engine {
     }
 
     /// Loads the model again, once its file is left alone. Jobs made for the old one are told so.
-    /// A file that cannot be read is tried again when it has changed again.
+    /// When that cannot be read the old one goes: nobody is served by it, and it takes memory that
+    /// others may want.
     fn reload(&mut self) {
         if !self.loaded.is_stale() {
             // Whoever overwrote a file took it away again; what was in it is in memory.
             self.stale = false;
-            self.unreadable = None;
             self.state.send_replace(State::Ready(Arc::clone(&self.loaded.info)));
             return;
         }
-        let settled = self.source.settled();
-        let Some(stamps) = settled.filter(|now| self.unreadable.as_ref() != Some(now)) else {
-            return;
-        };
+        let Some(stamps) = self.source.settled() else { return };
         self.state.send_replace(State::Loading);
         let shared = Arc::clone(&self.shared);
         let hand = shared.hand(self.generation + 1);
@@ -300,7 +295,6 @@ impl Engine {
                 self.drop_old_pack(&loaded);
                 self.generation += 1;
                 self.stale = false;
-                self.unreadable = None;
                 self.index.clear();
                 self.recall_pins();
                 self.families.clear();
@@ -312,8 +306,7 @@ impl Engine {
             Err(source::SourceError::Changed { .. }) => {}
             Err(error) => {
                 tracing::error!(%error, "model not reloaded");
-                self.unreadable = Some(stamps);
-                self.state.send_replace(State::Failed(error.to_string()));
+                self.unreadable = Some(Unreadable { stamps, why: error.to_string() });
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::kv::key::{BlockKey, RecordKey};
 use crate::kv::layout::{BLOCK, Layout};
 use crate::kv::pin::{Lease, NoRoom, Pinned};
 use crate::kv::record::Record;
+use crate::sys::heap;
 
 /// How often modification times follow what was used.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
@@ -135,10 +136,13 @@ impl Shared {
     /// Writes a piece of a side file, if one is wanted. Everything else comes first.
     fn go_on<'a>(&'a self, sides: &mut Vec<Writing<'a>>) {
         match sides.pop().map(Writing::go_on) {
-            Some(Ok(unfinished)) => sides.extend(unfinished),
+            None => return,
+            Some(Ok(Some(unfinished))) => return sides.push(unfinished),
+            Some(Ok(None)) => {}
             Some(Err(unwritten)) => self.forgo_side(&unwritten),
-            None => {}
         }
+        // Its pieces may have been the last of a model that was unloaded meanwhile.
+        heap::give_back();
     }
 
     fn save(&self, save: Queued) {

@@ -243,6 +243,10 @@ impl Running {
         self.wait_for("the model", |state| matches!(state, State::Ready(_)));
     }
 
+    pub(crate) fn wait_until_unloaded(&self) {
+        self.wait_for("the end of the model", |state| matches!(state, State::Unloaded));
+    }
+
     pub(crate) fn wait_until_poisoned(&self) {
         self.wait_for("the poison", |state| matches!(state, State::Poisoned));
     }

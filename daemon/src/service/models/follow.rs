@@ -33,7 +33,7 @@ pub(super) fn follow(
             if let Some(info) = &last.known {
                 expected.store(info.weight_bytes, Ordering::Release);
             }
-            let settled = matches!(readiness, Readiness::Unloaded(_) | Readiness::Ready(_));
+            let settled = !matches!(readiness, Readiness::Loading | Readiness::Unloading);
             told.send_replace(readiness);
             if settled {
                 // What loading took besides the model; or its tokenizer, unless a request has it.
@@ -79,7 +79,7 @@ impl Last {
             State::Ready(info) => self.ready(info),
             State::Unloading => Readiness::Unloading,
             State::Failed(why) => {
-                self.early = None;
+                (self.early, self.served) = (None, None);
                 Readiness::Failed(why)
             }
             State::Poisoned => Readiness::Stopped,

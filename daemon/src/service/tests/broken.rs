@@ -140,9 +140,12 @@ async fn a_model_whose_file_was_overwritten_and_deleted_keeps_its_tokenizer() {
     std::fs::write(&path, crate::model::load::BUILTIN).unwrap();
     let running = Running::start_serving(vec![Source::new("file", Some(path.clone()))], None).await;
     let before = running.sample(greedy("a", 4)).await.unwrap();
+    // As long as this runs, nothing is read from the file.
+    let long = running.inference().sample(greedy("b", 900)).await.unwrap();
     std::fs::write(&path, "no model").unwrap();
     running.await_health(ServingStatus::NotServing).await;
     std::fs::remove_file(&path).unwrap();
+    drop(long);
     running.await_health(ServingStatus::Serving).await;
     assert_eq!(running.sample(greedy("a", 4)).await.unwrap().text, before.text);
     running.end().await;
