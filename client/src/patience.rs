@@ -40,9 +40,13 @@ pub(crate) async fn while_loading<T>(
     let end = Instant::now() + session.timeout.unwrap_or(LOADING);
     match session.timeout {
         None => again(connection, session, model, end, call).await,
-        Some(limit) => timeout_at(end, again(connection, session, model, end, call))
-            .await
-            .unwrap_or_else(|_| Err(Status::deadline_exceeded(overdue(limit)))),
+        Some(limit) => {
+            match timeout_at(end, again(connection, session, model, end, call)).await {
+                // The last of its answers may come as the time ends.
+                Ok(answer) if !answer.as_ref().is_err_and(is_loading) => answer,
+                _ => Err(Status::deadline_exceeded(overdue(limit))),
+            }
+        }
     }
 }
 
@@ -63,7 +67,7 @@ async fn again<T>(
         let left = session.timeout.map(|_| end.saturating_duration_since(Instant::now()));
         let attended = attend(connection, session, model, &mut told, call(left));
         let status = match attended.await {
-            Err(status) if is(&status, "MODEL_LOADING") && Instant::now() < end => status,
+            Err(status) if is_loading(&status) && Instant::now() < end => status,
             answer => return answer,
         };
         if !std::mem::replace(&mut told, true) {
@@ -140,6 +144,10 @@ pub(crate) async fn while_full<T>(
         }
         sleep(retry_delay(&status).unwrap_or(PAUSE)).await;
     }
+}
+
+fn is_loading(status: &Status) -> bool {
+    is(status, "MODEL_LOADING")
 }
 
 /// Whether a refusal has this stable reason.

@@ -333,7 +333,8 @@ mod tests {
     async fn a_prompt_whose_model_finds_no_room_is_warmed_when_there_is_some() {
         let file = NamedTempFile::with_suffix(".tinygpt").unwrap();
         fs::write(file.path(), BUILTIN).unwrap();
-        let sources = vec![Source::new("first", None), Source::new("second", Some(file.path().to_owned()))];
+        let sources =
+            vec![Source::new("first", None), Source::new("second", Some(file.path().to_owned()))];
         let rules = Rules { unload_after: None, memory: Some(BUILTIN.len() as u64) };
         let (_prompt, daemon) = prepared(settings(), sources, rules);
         let lease = daemon.models.all()[0].served(None).await.unwrap();
