@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{
-    Ask, LITTLE, Running, Setup, assert_same, collect, greedy, miss, prompt, report, rest,
+    Ask, Events, LITTLE, Running, Setup, assert_same, collect, greedy, miss, prompt, report, rest,
     submit_slow, wait_for,
 };
 use tinygptd::engine::Event;
 use tinygptd::engine::constraint::{Constraint, Mask, Verdict as Step};
 use tinygptd::engine::event::{Failure, Finish, Reason, Verdict};
 use tinygptd::engine::handle::{Refused, Removal};
-use tinygptd::engine::job::{Persist, Policy, Sampling, Task};
+use tinygptd::engine::job::{Persist, Policy, Priority, Sampling, Task};
 use tinygptd::kv::codec::Codec;
 use tinygptd::store::{ChainEnd, Durability, Family, Restore, Save};
 use tokio::sync::mpsc;
@@ -146,6 +146,53 @@ fn requests_beyond_the_active_budget_wait_and_then_run() {
     let reply = collect(waiting).unwrap();
     assert!(reply.done.times.queue >= least);
     assert_same(&reply, &expected);
+}
+
+/// Thirteen blocks: ten of a prompt, two of a text, and one that is being filled.
+fn large(seed: u32) -> Ask {
+    Ask::new(&prompt(seed, 320)).tokens(40)
+}
+
+/// An engine with room for two large requests: one that has computed its prompt, and another that
+/// goes on from there. They stand still for as long as nobody reads their events.
+fn shared(follower: impl FnOnce(Ask) -> Ask) -> (Running, Events, Events) {
+    let (active, heap) = (27 * BLOCK_BYTES, 4 * BLOCK_BYTES);
+    let engine = Setup { active, heap, ..Setup::default() }.start();
+    let leader = submit_slow(&engine, &large(120).by(1, Priority::Low));
+    wait_for("the prompt", || engine.handle.meter().generated_tokens.count() > 0);
+    let mut longer = large(120);
+    longer.prompt.extend(prompt(121, 5));
+    let follower = submit_slow(&engine, &follower(longer));
+    assert_eq!(report(&engine).active_bytes as usize, (13 + 3) * BLOCK_BYTES);
+    (engine, leader, follower)
+}
+
+#[test]
+fn what_a_request_reads_is_charged_to_it_when_whoever_computed_it_has_ended() {
+    let (engine, leader, follower) = shared(|ask| ask);
+    drop(leader);
+    wait_for("the end of the first", || report(&engine).running == 1);
+    let told = report(&engine);
+    assert_eq!(told.active_bytes as usize, 13 * BLOCK_BYTES);
+    assert!(told.heap_bytes as usize <= (4 + 13) * BLOCK_BYTES, "{told:?}");
+    drop(follower);
+    wait_for("the end of the second", || report(&engine).running == 0);
+    let told = report(&engine);
+    assert!(told.active_bytes == 0 && told.heap_bytes as usize <= 4 * BLOCK_BYTES, "{told:?}");
+}
+
+#[test]
+fn nobody_is_preempted_for_memory_that_another_request_would_go_on_reading() {
+    let (engine, leader, follower) = shared(|ask| ask.by(2, Priority::High));
+    // Eleven blocks are free, and the first one's three of its own would be.
+    let urgent = Ask::new(&prompt(122, 384)).tokens(40).by(3, Priority::High);
+    let waiting = engine.submit(&urgent);
+    wait_for("the third", || report(&engine).waiting == 1);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((report(&engine).running, report(&engine).waiting), (2, 1));
+    drop(follower);
+    assert!(collect(waiting).is_ok(), "in the place of the first");
+    assert!(rest(leader).1.is_ok(), "which went on later");
 }
 
 #[test]

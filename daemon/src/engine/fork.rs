@@ -40,6 +40,7 @@ impl Sequence {
             choices: self.choices,
             saved: kv.sealed().len(),
             cached: kv.len(),
+            relieved: vec![true; kv.sealed().len()],
             kv,
             reuse: self.reuse.clone(),
             times: self.times,

@@ -88,7 +88,7 @@ impl Engine {
         if self.sequences[at].reads_cache() {
             self.attach_known(at);
             if self.try_record(at) {
-                self.sequences[at].discharge_shared();
+                self.relieve(at);
                 return self.announce(at);
             }
             if self.claimant(at).is_some() {
@@ -100,7 +100,8 @@ impl Engine {
         let sequence = &mut self.sequences[at];
         sequence.cached = sequence.kv.len();
         sequence.phase = Phase::Prefill;
-        sequence.discharge_shared();
+        self.relieve(at);
+        let sequence = &self.sequences[at];
         // A score waits for its reader between rows, so nobody may wait for a score.
         if sequence.publishes() && !sequence.scores() {
             let from = sequence.kv.sealed().len();
@@ -211,12 +212,6 @@ impl Engine {
 }
 
 impl Sequence {
-    /// Shared blocks are charged to whoever computed them.
-    fn discharge_shared(&mut self) {
-        let shared = self.kv.sealed().len() * self.family.layout.block_bytes();
-        self.reserved = self.reserved.saturating_sub(shared);
-    }
-
     /// What comes back after a preemption was counted before it.
     fn count_reuse(&mut self, tokens: usize, source: Origin) {
         if self.announced {

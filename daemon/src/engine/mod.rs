@@ -14,7 +14,8 @@
 //! again.
 //!
 //! Reading order: [`job`] is what goes in, [`event`] what comes out, [`sequence`] is a request in
-//! flight, `admit`, `look_up`, `step` and `settle` are its life, `line` and `room` say when.
+//! flight, `admit`, `look_up`, `step` and `settle` are its life, `line` and `room` say
+//! when, `charge` on whose account.
 //!
 //! Invariants: the loop never waits for a disk or for a reader; cancels and deadlines are seen at
 //! every step; blocks are published only when all their rows are complete and the model file is
@@ -30,6 +31,7 @@ pub mod source;
 mod adapters;
 mod admit;
 mod announce;
+mod charge;
 mod explain;
 mod flight;
 mod history;

@@ -27,8 +27,7 @@ impl Engine {
         }
         let mut victims: Vec<_> =
             (0..self.sequences.len()).filter(|at| self.yields_to(*at, priority)).collect();
-        let gain: usize = victims.iter().map(|at| self.sequences[*at].reserved).sum();
-        if self.reserved() - gain + needed > self.settings.active_budget {
+        if self.reserved() - self.gain(&victims) + needed > self.settings.active_budget {
             return false;
         }
         // The last to come is the first to go: it has the least to compute again.
@@ -72,6 +71,7 @@ impl Engine {
             self.save(at, None, Durability::Behind);
         }
         self.claims.release(self.sequences[at].id);
+        self.pass_on(at);
         self.sequences[at].withdraw();
         self.evict();
         self.slabs.values_mut().for_each(super::Slabs::trim);

@@ -64,6 +64,9 @@ pub struct Sequence {
     pub(super) kv: KvSeq,
     /// Bytes charged against the active budget.
     pub(super) reserved: usize,
+    /// Of its first sealed blocks, which it is not charged for: they lie in files, or another
+    /// sequence is.
+    pub(super) relieved: Vec<bool>,
     pub(super) reuse: Reuse,
     /// Prompt tokens whose rows were here before this sequence computed any.
     pub(super) cached: usize,
@@ -108,6 +111,7 @@ impl Sequence {
             keys,
             kv,
             reserved,
+            relieved: Vec::new(),
             reuse: Reuse::default(),
             cached: 0,
             hidden: None,
@@ -149,6 +153,7 @@ impl Sequence {
     /// Gives its rows up, to go on later from its tokens alone.
     pub(super) fn withdraw(&mut self) {
         self.kv = KvSeq::new(Arc::clone(&self.family.layout));
+        self.relieved.clear();
         self.keys = chain(&self.family.fingerprint, &self.tokens);
         (self.reserved, self.saved, self.cached, self.hidden) = (0, 0, 0, None);
         if !self.announced {

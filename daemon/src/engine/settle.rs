@@ -189,6 +189,8 @@ impl Engine {
         for block in blocks {
             self.index.replace(block);
         }
+        // What was not written can be evicted now, too.
+        self.evict();
         self.slabs.values_mut().for_each(super::Slabs::trim);
     }
 
@@ -202,12 +204,15 @@ impl Engine {
 
     /// Drops the sequences that are over, with their open blocks.
     pub(super) fn bury(&mut self) {
-        let before = self.sequences.len();
-        self.sequences.retain(|sequence| sequence.phase != Phase::Ended);
-        if self.sequences.len() < before {
-            self.evict();
-            self.slabs.values_mut().for_each(super::Slabs::trim);
+        let is_over = |at: &usize| self.sequences[*at].phase == Phase::Ended;
+        let over: Vec<_> = (0..self.sequences.len()).filter(is_over).collect();
+        if over.is_empty() {
+            return;
         }
+        over.into_iter().for_each(|at| self.pass_on(at));
+        self.sequences.retain(|sequence| sequence.phase != Phase::Ended);
+        self.evict();
+        self.slabs.values_mut().for_each(super::Slabs::trim);
     }
 
     /// Ends sequences that nobody waits for any more: readers gone, deadlines passed, readers
