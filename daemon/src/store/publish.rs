@@ -15,6 +15,7 @@ use super::contents::{Contents, Found};
 use super::home::Moved;
 use super::mappings::Mapping;
 use super::name::{Name, TEMPORARY};
+use super::room::Reservation;
 use super::segment::Header;
 use super::shared::Shared;
 use super::shelf::Precedence;
@@ -71,12 +72,13 @@ pub(super) struct Published {
 }
 
 impl Shared {
-    /// Writes `blocks`, which follow one another, as one segment. Room was made before.
+    /// Writes `blocks`, which follow one another, as one segment.
     pub(super) fn publish_segment(
         &self,
         header: Header,
         blocks: &[Arc<Block>],
         sync: bool,
+        reserved: Reservation<'_>,
     ) -> Result<Published, Unwritten> {
         let family = header.fingerprint.short();
         let name = header.name();
@@ -89,22 +91,23 @@ impl Shared {
             (0..blocks.len()).for_each(|block| mapping.set_verified(block));
             Arc::new(mapping)
         });
-        let id = self.enter(family, name, contents, file.metadata()?.len(), sync);
+        let id = self.enter(family, name, contents, file.metadata()?.len(), sync, reserved);
         let keep = |mapping: &Arc<Mapping>| self.catalogue().mappings.keep(id, Arc::clone(mapping));
         Ok(Published { id, mapping: mapping.filter(keep) })
     }
 
-    /// Writes a record. Room was made before.
+    /// Writes a record.
     pub(super) fn publish_record(
         &self,
         head: record::Head,
         bytes: &[u8],
         sync: bool,
+        reserved: Reservation<'_>,
     ) -> Result<FileId, Unwritten> {
         let (family, name) = (head.fingerprint.short(), head.name());
         let len = bytes.len() as u64;
         self.put(family, name, len, sync, |file| self.write_at(file, bytes, 0))?;
-        Ok(self.enter(family, name, Contents::Record(head), len, sync))
+        Ok(self.enter(family, name, Contents::Record(head), len, sync, reserved))
     }
 
     /// Writes the digest file of a family unless it is there.
@@ -131,8 +134,10 @@ impl Shared {
         contents: Contents,
         bytes: u64,
         synced: bool,
+        mut reserved: Reservation<'_>,
     ) -> FileId {
         let mut catalogue = self.catalogue();
+        reserved.settle(&mut catalogue);
         let id = catalogue.add(family, name);
         let used = catalogue.tick();
         let found = Found { contents, bytes, used, born: Some(used) };

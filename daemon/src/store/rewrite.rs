@@ -56,9 +56,7 @@ impl Shared {
         if !self.has_parent(&kind.fingerprint, run[0].parent) {
             return Err(Unwritten::Orphan);
         }
-        let published = self.publish_segment(header, run, sync);
-        drop(reserved);
-        published
+        self.publish_segment(header, run, sync, reserved)
     }
 
     /// Whether a block may be written after `parent`: making room may have evicted it.

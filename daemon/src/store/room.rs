@@ -23,9 +23,18 @@ pub(super) struct Reservation<'a> {
     bytes: u64,
 }
 
+impl Reservation<'_> {
+    /// Ends it in the moment in which `catalogue` has what was written, lest that count twice.
+    pub(super) fn settle(&mut self, catalogue: &mut Catalogue) {
+        catalogue.reserved -= std::mem::take(&mut self.bytes);
+    }
+}
+
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.shared.catalogue().reserved -= self.bytes;
+        if self.bytes > 0 {
+            self.shared.catalogue().reserved -= self.bytes;
+        }
     }
 }
 

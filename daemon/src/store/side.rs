@@ -115,7 +115,7 @@ pub(super) struct Writing<'a> {
     shared: &'a Shared,
     side: Side,
     file: File,
-    _reserved: Reservation<'a>,
+    reserved: Reservation<'a>,
 }
 
 impl Shared {
@@ -194,7 +194,7 @@ impl Shared {
         self.keep_side_quota(side.bytes)?;
         let reserved = self.reserve(side.bytes)?;
         let file = self.create(&temporary(&self.side_path(side.key)), false)?;
-        Ok(Some(Writing { shared: self, side, file, _reserved: reserved }))
+        Ok(Some(Writing { shared: self, side, file, reserved }))
     }
 
     /// Evicts side files, least recently used first, until `needed` more bytes fit their quota.
@@ -247,12 +247,13 @@ impl<'a> Writing<'a> {
         }
     }
 
-    fn finish(&self) -> Result<(), Unwritten> {
+    fn finish(&mut self) -> Result<(), Unwritten> {
         let (shared, Side { key, bytes, .. }) = (self.shared, &self.side);
         shared.give_name(&shared.side_path(*key), *bytes, false)?;
         let mut catalogue = shared.catalogue();
         let used = catalogue.tick();
         catalogue.sides.add(*key, *bytes, used);
+        self.reserved.settle(&mut catalogue);
         Ok(())
     }
 }

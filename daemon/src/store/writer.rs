@@ -252,9 +252,7 @@ impl Shared {
         let reserved = self.reserve_record(bytes.len() as u64)?;
         // Making room may have evicted the blocks before it.
         follows()?;
-        self.publish_record(head, &bytes, save.durable.is_some())?;
-        drop(reserved);
-        Ok(())
+        self.publish_record(head, &bytes, save.durable.is_some(), reserved).map(drop)
     }
 
     /// Whether there is a record that is as good: one with a hidden state is never superseded.

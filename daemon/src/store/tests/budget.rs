@@ -1,6 +1,7 @@
 //! Budgets hold, and what goes first is what was used last the longest ago.
 
 use std::collections::HashSet;
+use std::thread;
 
 use proptest::prelude::*;
 
@@ -80,6 +81,20 @@ proptest! {
             prop_assert!(stats.record_bytes <= budget / 20);
         }
     }
+}
+
+#[test]
+fn what_is_told_of_a_budget_never_exceeds_it_while_something_is_written() {
+    let budget = 20 * SMALL;
+    let kit = Kit::with(|settings, _| settings.disk_budget = budget);
+    thread::scope(|scope| {
+        let saving = scope.spawn(|| (1..400).for_each(|seed| kit.save(&prompt(seed, 70))));
+        let mut most = 0;
+        while !saving.is_finished() {
+            most = kit.handle.stats().bytes.max(most);
+        }
+        assert!(most > budget / 2 && most <= budget, "{most} of {budget} bytes");
+    });
 }
 
 #[test]
