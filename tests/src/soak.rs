@@ -1,12 +1,14 @@
 //! Random agents against a real daemon, for as long as it is given.
 //!
 //! Budgets are so small that something is evicted all the time. Agents ask for random prompts that
-//! begin alike, and leave in every way there is: at the end, in the middle, at a deadline, killed.
+//! begin alike, with adapters and without, score and warm them, pin, unpin and remove them, and leave
+//! in every way there is: at the end, in the middle, at a deadline, killed.
 //! Two thirds of the time is a storm, in which the daemon is restarted again and again on the same
 //! cache, asked to end or killed; the rest is one life, after which nothing may be left of its
-//! requests: no sequence, no byte, no descriptor, no growth.
+//! requests: no sequence, no byte, no descriptor, no growth. What was pinned goes like the rest when
+//! its lease is over.
 //!
-//! A random tenth of the replies is computed again without the cache, at once beside everything
+//! A random tenth of the texts and scores is computed again without the cache, at once beside everything
 //! else, and in the end by a fresh daemon one by one: the same ids, or the soak has failed.
 //!
 //! Everything follows from the seed but for what time decides: who is in which batch, and when
@@ -116,6 +118,8 @@ async fn calm(
     stay.is_idle().await?;
     let growth = stay.growth()?;
     stay.is_sound().await?;
+    ensure!(!haul.pinned.is_empty(), "nothing was pinned");
+    stay.lets_go_of(&haul.pinned).await?;
     let evictions = stay.evictions();
     stay.terminate()?;
     ground.log_is_clean()?;
@@ -134,7 +138,8 @@ async fn send_out(
     let mut agents = JoinSet::new();
     for number in 0..plan.agents {
         let dice = dice.child(number);
-        let agent = Agent { ground: ground.clone(), models: models.clone(), dice, steady };
+        let (ground, models, keys) = (ground.clone(), models.clone(), Vec::new());
+        let agent = Agent { ground, models, dice, keys, steady };
         agents
             .spawn(async move { agent.run(end).await.with_context(|| format!("agent {number}")) });
     }

@@ -1,6 +1,6 @@
 //! One agent: it asks, and leaves in one way or another, until its time is up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use serde_json::Value;
 use tinygpt_client::connect::Connection;
 use tinygpt_client::exit::Exit;
 use tinygpt_proto::Label;
-use tinygpt_proto::v1::sample_response::Event;
 use tinygpt_proto::v1::{
-    CachePolicy, FinishReason, Model, Priority, SampleRequest, Verdict, sample_request,
+    CachePolicy, Done, FinishReason, Model, Priority, SampleRequest, ScoreRequest, Verdict,
+    WarmRequest, sample_response, warm_response,
 };
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
@@ -21,10 +21,12 @@ use tonic::{Code, Status};
 
 use super::dice::Dice;
 use super::ground::Ground;
-use super::request::{self, Fate};
+use super::request::{self, Fate, Request};
 
 /// How long an answer may take before it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Keys that an agent remembers.
+const KEYS: usize = 4;
 /// How long to wait before asking a daemon again that is not there, or is full.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,6 +36,8 @@ pub(super) struct Agent {
     pub(super) ground: Arc<Ground>,
     pub(super) models: Arc<Vec<Model>>,
     pub(super) dice: Dice,
+    /// Of prompts that were answered.
+    pub(super) keys: Vec<String>,
     /// Whether the daemon stays.
     pub(super) steady: bool,
 }
@@ -45,7 +49,9 @@ pub(super) struct Haul {
     ends: BTreeMap<&'static str, u64>,
     /// Verdicts of whole replies.
     verdicts: BTreeMap<&'static str, u64>,
-    /// A tenth of the whole replies.
+    /// Keys of what was pinned.
+    pub(super) pinned: BTreeSet<String>,
+    /// A tenth of the texts and scores.
     pub(super) kept: Vec<Kept>,
     /// How many of these were computed again at once, and were the same.
     pub(super) same: u64,
@@ -54,16 +60,22 @@ pub(super) struct Haul {
 /// A reply, to be computed again.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
-    pub(super) request: SampleRequest,
-    pub(super) reply: Reply,
+    request: Request,
+    reply: Reply,
 }
 
-/// What was generated, and how that was said to have come about.
-#[derive(Debug, Clone)]
+/// What was generated or scored, and how that was said to have come about.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Reply {
     /// By choice.
-    pub(super) ids: Vec<Vec<u32>>,
-    pub(super) verdict: &'static str,
+    ids: Vec<Vec<u32>>,
+    /// Of each token and its alternatives, as bits.
+    scores: Vec<(u32, u32)>,
+    /// Empty when nothing was looked up.
+    verdict: &'static str,
+    /// The prompt's; empty when it was not told.
+    key: String,
+    is_pinned: bool,
 }
 
 /// How a request ended.
@@ -80,7 +92,7 @@ impl Agent {
         let mut connection = None;
         while Instant::now() < until {
             let Some(daemon) = self.reach(&mut connection).await? else { continue };
-            let request = request::random(&mut self.dice, &self.models);
+            let request = request::random(&mut self.dice, &self.models, &self.keys);
             let fate = Fate::random(&mut self.dice);
             let end = self.ask(&daemon, &request, fate).await;
             match end.with_context(|| format!("{fate:?} of {request:?}"))? {
@@ -111,20 +123,17 @@ impl Agent {
         Ok(known.clone())
     }
 
-    async fn ask(
-        &self,
-        daemon: &Connection,
-        request: &SampleRequest,
-        fate: Fate,
-    ) -> anyhow::Result<End> {
-        match fate {
-            Fate::Answer => self.judge(answer(daemon, request, None).await),
-            Fate::Deadline(limit) => self.judge(answer(daemon, request, Some(limit)).await),
-            Fate::Drop(after) => match timeout(after, answer(daemon, request, None)).await {
+    async fn ask(&self, daemon: &Connection, request: &Request, fate: Fate) -> anyhow::Result<End> {
+        match (fate, request) {
+            (Fate::Process(killed), Request::Sample(sample)) => {
+                self.in_a_process(sample, killed).await
+            }
+            (Fate::Deadline(limit), _) => self.judge(answer(daemon, request, Some(limit)).await),
+            (Fate::Drop(after), _) => match timeout(after, answer(daemon, request, None)).await {
                 Ok(answered) => self.judge(answered),
                 Err(_) => Ok(End::Otherwise("dropped")),
             },
-            Fate::Process(killed) => self.in_a_process(request, killed).await,
+            (Fate::Answer | Fate::Process(_), _) => self.judge(answer(daemon, request, None).await),
         }
     }
 
@@ -139,11 +148,23 @@ impl Agent {
             Code::DeadlineExceeded => "at their deadline",
             Code::Cancelled if status.message() == "Timeout expired" => "at their deadline",
             Code::ResourceExhausted => "refused",
+            // Others evict and remove what an agent remembers.
+            Code::NotFound => "no longer there",
             Code::Unavailable | Code::Cancelled if !self.steady => "lost",
             Code::Unknown | Code::Internal if !self.steady && broken => "lost",
             _ => bail!("{status:?}"),
         };
         Ok(End::Otherwise(how))
+    }
+
+    fn remember(&mut self, key: &str) {
+        if key.is_empty() {
+            return;
+        }
+        if self.keys.len() == KEYS {
+            self.keys.swap_remove(self.dice.below(KEYS));
+        }
+        self.keys.push(key.to_owned());
     }
 
     async fn in_a_process(
@@ -165,17 +186,24 @@ impl Agent {
         }
     }
 
-    /// Keeps a tenth of the replies, computed again.
+    /// Remembers what was answered, and keeps a tenth of the texts and scores, computed again.
     async fn keep(
         &mut self,
         daemon: &Connection,
-        request: SampleRequest,
+        request: Request,
         reply: Reply,
         haul: &mut Haul,
     ) -> anyhow::Result<()> {
-        haul.count("answered");
-        *haul.verdicts.entry(reply.verdict).or_default() += 1;
-        if !self.dice.chance(10) {
+        haul.count(request.done());
+        if !reply.verdict.is_empty() {
+            *haul.verdicts.entry(reply.verdict).or_default() += 1;
+        }
+        if reply.is_pinned {
+            haul.pinned.insert(reply.key.clone());
+        }
+        self.remember(&reply.key);
+        let comparable = matches!(request, Request::Sample(_) | Request::Score(_));
+        if !comparable || !self.dice.chance(10) {
             return Ok(());
         }
         let kept = Kept { request, reply };
@@ -194,62 +222,137 @@ impl Agent {
 impl Kept {
     /// The same, computed without the cache.
     pub(super) async fn again(&self, daemon: &Connection) -> Result<Reply, Status> {
-        let bypass = CachePolicy::Bypass.into();
-        answer(daemon, &SampleRequest { cache_policy: bypass, ..self.request.clone() }, None).await
+        let mut request = self.request.clone();
+        match &mut request {
+            Request::Sample(sample) => sample.cache_policy = CachePolicy::Bypass.into(),
+            Request::Score(score) => score.cache_policy = CachePolicy::Bypass.into(),
+            _ => unreachable!("nothing is computed for {request:?}"),
+        }
+        answer(daemon, &request, None).await
     }
 
     pub(super) fn compare(&self, again: &Reply) -> anyhow::Result<()> {
         let Self { request, reply } = self;
-        let same = reply.ids == again.ids;
-        ensure!(same, "{reply:?} is {:?} without the cache: {request:?}", again.ids);
+        let same = (&reply.ids, &reply.scores) == (&again.ids, &again.scores);
+        ensure!(same, "{reply:?} is {again:?} without the cache: {request:?}");
         Ok(())
+    }
+}
+
+impl Request {
+    /// What was done when it is answered.
+    fn done(&self) -> &'static str {
+        match self {
+            Self::Sample(_) => "answered",
+            Self::Score(_) => "scored",
+            Self::Warm(_) => "warmed",
+            Self::Pin(_) => "pinned",
+            Self::Unpin(_) => "unpinned",
+            Self::Remove(_) => "removed",
+        }
     }
 }
 
 /// Asks, and follows the events to the end.
 pub(super) async fn answer(
     daemon: &Connection,
-    request: &SampleRequest,
+    request: &Request,
     limit: Option<Duration>,
 ) -> Result<Reply, Status> {
-    let mut asked = tonic::Request::new(request.clone());
-    if let Some(limit) = limit {
-        asked.set_timeout(limit);
-    }
-    let followed = async {
-        let mut stream = daemon.inference().sample(asked).await?.into_inner();
-        let choices = request.sampling.as_ref().map_or(1, |sampling| sampling.n.max(1));
-        let mut reply = Reply { ids: vec![Vec::new(); choices as usize], verdict: "" };
-        let mut left = choices;
-        while left > 0 {
-            let message =
-                stream.next().await.unwrap_or_else(|| Err(Status::data_loss("cut short")))?;
-            match message.event {
-                Some(Event::Delta(delta)) => {
-                    reply.ids[message.choice as usize].extend(delta.token_ids);
-                }
-                Some(Event::Done(done)) => {
-                    if done.finish_reason() == FinishReason::Cancelled {
-                        return Err(Status::cancelled("drained"));
-                    }
-                    reply.verdict = Verdict::label_of(done.verdict);
-                    left -= 1;
-                }
-                _ => {}
+    let answered = async {
+        match request.clone() {
+            Request::Sample(sample) => sampled(daemon, timed(sample, limit)).await,
+            Request::Score(score) => scored(daemon, timed(score, limit)).await,
+            Request::Warm(warm) => warmed(daemon, timed(warm, limit)).await,
+            Request::Pin(pin) => {
+                let key = pin.key.clone();
+                daemon.cache().pin(timed(pin, limit)).await?;
+                Ok(Reply { key, is_pinned: true, ..Reply::default() })
+            }
+            Request::Unpin(unpin) => {
+                daemon.cache().unpin(timed(unpin, limit)).await.map(|_| Reply::default())
+            }
+            Request::Remove(remove) => {
+                daemon.cache().remove(timed(remove, limit)).await.map(|_| Reply::default())
             }
         }
-        Ok(reply)
     };
     let hangs = |_| Err(Status::data_loss(format!("no answer in {PATIENCE:?}")));
-    timeout(PATIENCE, followed).await.unwrap_or_else(hangs)
+    timeout(PATIENCE, answered).await.unwrap_or_else(hangs)
+}
+
+fn timed<R>(request: R, limit: Option<Duration>) -> tonic::Request<R> {
+    let mut request = tonic::Request::new(request);
+    if let Some(limit) = limit {
+        request.set_timeout(limit);
+    }
+    request
+}
+
+async fn sampled(
+    daemon: &Connection,
+    request: tonic::Request<SampleRequest>,
+) -> Result<Reply, Status> {
+    let choices = request.get_ref().sampling.as_ref().map_or(1, |sampling| sampling.n.max(1));
+    let mut stream = daemon.inference().sample(request).await?.into_inner();
+    let mut reply = Reply { ids: vec![Vec::new(); choices as usize], ..Reply::default() };
+    let mut left = choices;
+    while left > 0 {
+        let message = stream.next().await.unwrap_or_else(cut_short)?;
+        match message.event {
+            Some(sample_response::Event::Delta(delta)) => {
+                reply.ids[message.choice as usize].extend(delta.token_ids);
+            }
+            Some(sample_response::Event::Done(done)) => {
+                reply.end(done)?;
+                left -= 1;
+            }
+            _ => {}
+        }
+    }
+    Ok(reply)
+}
+
+async fn warmed(
+    daemon: &Connection,
+    request: tonic::Request<WarmRequest>,
+) -> Result<Reply, Status> {
+    let mut stream = daemon.inference().warm(request).await?.into_inner();
+    let mut reply = Reply::default();
+    loop {
+        match stream.next().await.unwrap_or_else(cut_short)?.event {
+            Some(warm_response::Event::Pinned(_)) => reply.is_pinned = true,
+            Some(warm_response::Event::Done(done)) => {
+                reply.end(done)?;
+                return Ok(reply);
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn scored(
+    daemon: &Connection,
+    request: tonic::Request<ScoreRequest>,
+) -> Result<Reply, Status> {
+    let score = daemon.inference().score(request).await?.into_inner();
+    let tokens = score.tokens.iter();
+    let scores = tokens.flat_map(|token| {
+        let own = (token.id, token.logprob.unwrap_or_default().to_bits());
+        let others = token.top.iter().map(|other| (other.id, other.logprob.to_bits()));
+        std::iter::once(own).chain(others)
+    });
+    let verdict = Verdict::label_of(score.verdict);
+    Ok(Reply { scores: scores.collect(), verdict, ..Reply::default() })
+}
+
+fn cut_short<T>() -> Result<T, Status> {
+    Err(Status::data_loss("cut short"))
 }
 
 /// A client that asks for the same.
 fn command(ground: &Ground, request: &SampleRequest) -> Command {
-    let Some(sample_request::Prompt::TokenIds(prompt)) = &request.prompt else {
-        unreachable!("prompts are ids")
-    };
-    let ids: Vec<_> = prompt.ids.iter().map(u32::to_string).collect();
+    let ids: Vec<_> = request::ids_of(request).ids.iter().map(u32::to_string).collect();
     let sampling = request.sampling.clone().unwrap_or_default();
     let number = |number: Option<u64>| number.unwrap_or_default().to_string();
     let temperature = sampling.temperature.unwrap_or_default().to_string();
@@ -261,7 +364,12 @@ fn command(ground: &Ground, request: &SampleRequest) -> Command {
     command.args(["-n", &number(sampling.max_tokens.map(u64::from)), "--cache-policy", &policy]);
     let priority = Priority::label_of(request.priority).to_lowercase();
     command.args(["--choices", &sampling.n.to_string(), "--priority", &priority]);
-    for (flag, value) in [("--namespace", &request.namespace), ("--kv-dtype", &request.kv_dtype)] {
+    let named = [
+        ("--namespace", &request.namespace),
+        ("--kv-dtype", &request.kv_dtype),
+        ("--adapter", &request.adapter),
+    ];
+    for (flag, value) in named {
         if !value.is_empty() {
             command.args([flag, value]);
         }
@@ -287,6 +395,16 @@ fn finish(
 }
 
 impl Reply {
+    /// A text is whole, or a prompt.
+    fn end(&mut self, done: Done) -> Result<(), Status> {
+        if done.finish_reason() == FinishReason::Cancelled {
+            return Err(Status::cancelled("drained"));
+        }
+        self.verdict = Verdict::label_of(done.verdict);
+        self.key = done.prompt_key;
+        Ok(())
+    }
+
     /// What a client printed.
     fn of_process(stdout: &[u8]) -> anyhow::Result<Self> {
         let answer: Value = serde_json::from_slice(stdout)?;
@@ -296,7 +414,8 @@ impl Reply {
         let ids = texts.iter().map(ids).collect::<Result<_, _>>()?;
         let verdict = answer["verdict"].as_str().unwrap_or_default();
         let verdict = Verdict::from_str_name(&format!("{}{verdict}", Verdict::PREFIX));
-        Ok(Self { ids, verdict: verdict.context("a verdict")?.label() })
+        let key = answer["prompt_key"].as_str().unwrap_or_default().to_owned();
+        Ok(Self { ids, verdict: verdict.context("a verdict")?.label(), key, ..Self::default() })
     }
 }
 
@@ -312,6 +431,7 @@ impl Haul {
         for (verdict, count) in other.verdicts {
             *self.verdicts.entry(verdict).or_default() += count;
         }
+        self.pinned.extend(other.pinned);
         self.kept.extend(other.kept);
         self.same += other.same;
     }
@@ -324,6 +444,8 @@ impl fmt::Display for Haul {
                 counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
             each.join(", ")
         };
-        write!(f, "requests: {}\nverdicts: {}", list(&self.ends), list(&self.verdicts))
+        let pinned = self.pinned.len();
+        writeln!(f, "requests: {}\nverdicts: {}", list(&self.ends), list(&self.verdicts))?;
+        write!(f, "{pinned} prompts were pinned for a while")
     }
 }

@@ -1,12 +1,14 @@
 //! The place of a soak: a home with two small models, and the words with which its daemon starts.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 use tinygpt_client::connect::Connection;
 use tinygpt_proto::v1::{LoadRequest, Model, StatusRequest, StatusResponse};
 use tonic::Status;
 
+use crate::adapters::Adapter;
 use crate::process::{Home, Started};
 use crate::seeded::Shape;
 
@@ -19,6 +21,9 @@ const DISK: &str = "6MB";
 /// A model with a window, and with heads that share keys and values.
 const WINDOWED: Shape = Shape { kv_heads: 1, window: Some(48), ..Shape::new(2, 4, 64, 512) };
 
+/// Adapters of both models: their seeds, their names, and the width of the model.
+const ADAPTERS: [(u64, &str, usize); 3] = [(1, "one", 64), (2, "two", 64), (3, "far", 192)];
+
 /// A home and how its daemon is started.
 #[derive(Debug)]
 pub(super) struct Ground {
@@ -30,6 +35,9 @@ impl Ground {
     pub(super) fn prepare(threads: u32) -> anyhow::Result<Self> {
         let home = Home::new();
         WINDOWED.write(&home.path("windowed.tinygpt"))?;
+        for (seed, name, width) in ADAPTERS {
+            write_adapter(seed, width, &home.path(name))?;
+        }
         Ok(Self { home, threads })
     }
 
@@ -47,6 +55,11 @@ impl Ground {
     async fn start_with(&self, more: &[&str]) -> Started {
         let mut command = self.home.daemon();
         command.arg("--model").arg(self.home.path("windowed.tinygpt"));
+        for (_, name, width) in ADAPTERS {
+            let model = if width == WINDOWED.width { "windowed" } else { "builtin" };
+            let path = self.home.path(name).display().to_string();
+            command.args(["--adapter", &format!("{model}/{name}={path}")]);
+        }
         command.args(["--active-memory", ACTIVE, "--cache-memory", MEMORY, "--queue", "8"]);
         command.args(["--log", "warn", "--grace", "2s", "--threads", &self.threads.to_string()]);
         let started = Started::new(command.args(more));
@@ -79,6 +92,11 @@ impl Ground {
         ensure!(bad.is_empty(), "the log has errors:\n{}", bad.join("\n"));
         Ok(())
     }
+}
+
+fn write_adapter(seed: u64, width: usize, path: &Path) -> std::io::Result<()> {
+    let layers = vec![("blocks.0.attn.q_proj".to_owned(), [width, width])];
+    fs::write(path, Adapter { rank: 2, alpha: 8.0, seed, layers }.lora())
 }
 
 /// What the daemon says of itself.

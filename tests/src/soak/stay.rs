@@ -1,5 +1,6 @@
 //! One life of a daemon, and what must hold all through it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -7,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use tinygpt_client::connect::Connection;
-use tinygpt_proto::v1::{Budget, StatusResponse, VerifyRequest};
+use tinygpt_proto::v1::{Budget, CacheServiceListRequest, StatusResponse, VerifyRequest};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, sleep_until};
+use tokio_stream::StreamExt;
 
 use super::agent::answer;
 use super::ground::{Ground, status};
+use super::request::{LONGEST_LEASE, flood, plain};
 use crate::process::{PATIENCE, Started};
 
 /// Between two looks.
@@ -61,10 +64,11 @@ impl<'a> Stay<'a> {
 
     async fn look(&mut self) -> anyhow::Result<()> {
         self.seen = status(&self.connection).await?;
-        // What a running request reads cannot be evicted under it.
-        let read = self.seen.active.and_then(|active| active.limit).unwrap_or_default();
+        // What running requests read and what waits for the disk cannot be evicted.
+        let held =
+            self.seen.active.unwrap_or_default().used + self.counted("store_write_queue_bytes");
         let memory = self.seen.memory.unwrap_or_default();
-        within("memory", Some(Budget { used: memory.used.saturating_sub(read), ..memory }))?;
+        within("memory", Some(Budget { used: memory.used.saturating_sub(held), ..memory }))?;
         within("active bytes", self.seen.active)?;
         within("disk", self.seen.disk)?;
         within("queue", self.seen.queue)?;
@@ -81,7 +85,7 @@ impl<'a> Stay<'a> {
 
     /// Asks every model something in every codec: what is opened once is open then.
     pub(super) async fn warm_up(&mut self) -> anyhow::Result<()> {
-        for request in self.seen.models.iter().flat_map(super::request::plain) {
+        for request in self.seen.models.iter().flat_map(plain) {
             answer(&self.connection, &request, None).await?;
         }
         self.descriptors = Some(descriptors(self.daemon.pid())?);
@@ -103,11 +107,9 @@ impl<'a> Stay<'a> {
         self.look().await?;
         let used = |budget: Option<Budget>| budget.unwrap_or_default().used;
         let (active, queued) = (used(self.seen.active), used(self.seen.queue));
-        let counted = |name: &str| self.seen.counters.get(name).copied().unwrap_or_default();
-        let ended = counted("requests_finished")
-            + counted("requests_cancelled")
-            + counted("requests_failed");
-        let open = counted("requests") - ended;
+        let ended = ["requests_finished", "requests_cancelled", "requests_failed"];
+        let ended = ended.into_iter().map(|name| self.counted(name)).sum::<u64>();
+        let open = self.counted("requests") - ended;
         let running = self.seen.running;
         let files = descriptors(self.daemon.pid())?;
         let files = files.saturating_sub(self.descriptors.unwrap_or(files));
@@ -134,9 +136,28 @@ impl<'a> Stay<'a> {
         verified.map(drop).context("cache verify")
     }
 
+    /// Whether what was pinned goes like everything else when its lease is over.
+    pub(super) async fn lets_go_of(&self, pinned: &BTreeSet<String>) -> anyhow::Result<()> {
+        sleep(LONGEST_LEASE).await;
+        for request in self.seen.models.iter().flat_map(flood) {
+            answer(&self.connection, &request, None).await?;
+        }
+        let listed = self.connection.cache().list(CacheServiceListRequest::default()).await?;
+        let mut listed = listed.into_inner();
+        while let Some(entry) = listed.next().await {
+            let entry = entry?.entry.unwrap_or_default();
+            ensure!(!pinned.contains(&entry.prompt_key), "a pin that is over holds {entry:?}");
+        }
+        Ok(())
+    }
+
     /// Files evicted from disk so far.
     pub(super) fn evictions(&self) -> u64 {
-        self.seen.counters.get("store_evictions").copied().unwrap_or_default()
+        self.counted("store_evictions")
+    }
+
+    fn counted(&self, name: &str) -> u64 {
+        self.seen.counters.get(name).copied().unwrap_or_default()
     }
 
     /// Asks it to end, as a supervisor does.
