@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn what_costs_nothing_is_never_thought_to_give_time_back() {
         let free = Work::slice(5_000, 1, 1);
-        let passes = vec![(rows(10), 10_000), (rows(10) + free, 10_000)].repeat(2_000);
+        let passes = [(rows(10), 10_000), (rows(10) + free, 10_000)].repeat(2_000);
         let mut pace = Pace::default();
         for (work, micros) in passes {
             pace.learn(work, Duration::from_micros(micros));
