@@ -278,10 +278,13 @@ fn put(
 /// kind of code. What a processor has was not always there when this was tested.
 pub(crate) fn agrees(isa: Isa) -> bool {
     let here = Pool::new(NonZeroUsize::MIN);
-    let (n, k) = (LANES, 4 * BLOCK);
+    // Two tiles at once, one that is not whole; strips of one to four rows, codes kept and apart.
+    let (n, k) = (2 * LANES + 1, 4 * BLOCK);
     let uniform = |i: usize| crate::sample::uniform(7, 0, i as u64) - 0.5;
-    let x: Vec<f32> = (0..5 * k).map(uniform).collect();
-    let x = Quantized::on(Isa::PLAIN, &here, &x, k);
+    let rows = [1, 2, 3, 4, 9].map(|rows| {
+        let x: Vec<f32> = (0..rows * k).map(uniform).collect();
+        Quantized::on(Isa::PLAIN, &here, &x, k)
+    });
     // Scales that are f16 and scales that are not.
     let (half, wide) = (64.0, 63.0);
     let affine = [(4, 0, 32, half), (5, 0, 64, wide), (6, 32, 16, half), (8, 128, 32, wide)];
@@ -300,17 +303,17 @@ pub(crate) fn agrees(isa: Isa) -> bool {
         let codes: Vec<u8> = (0..n * k).map(code).collect();
         let min = matches!(format, Format::Affine { min: true, .. }).then_some(&scales[..]);
         let w = Matrix::from_codes(n, k, format, &codes, &scales, min);
-        let product = |isa| {
-            let mut y = vec![0.0; 5 * n];
+        let product = |isa, x: &Quantized| {
+            let mut y = vec![0.0; x.rows() * n];
             linear_fast_on(
                 isa,
                 &here,
-                &x,
+                x,
                 [Output { weights: &w, bias: None, y: &mut y, adds: false }],
             );
             y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
-        product(isa) == product(Isa::PLAIN)
+        rows.iter().all(|x| product(isa, x) == product(Isa::PLAIN, x))
     })
 }
 

@@ -184,7 +184,12 @@ impl Rest {
 
     /// Waits until the model is wanted; false when the engine is to end.
     fn sleep(&mut self) -> bool {
+        let mut looked = Instant::now();
         loop {
+            if looked.elapsed() >= HEARTBEAT {
+                looked = Instant::now();
+                self.look_again();
+            }
             match self.next_message() {
                 Ok(Message::Load) if self.unreadable.is_none() => {
                     self.state.send_replace(State::Loading);
@@ -195,7 +200,7 @@ impl Rest {
                 Ok(Message::Load | Message::Unload) => self.shared.obeyed(),
                 Ok(Message::Drain(_)) | Err(RecvTimeoutError::Disconnected) => return false,
                 Ok(message) => self.decline(message),
-                Err(RecvTimeoutError::Timeout) => self.look_again(),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -212,9 +217,8 @@ impl Rest {
 
     /// A file that could not be read may be tried again when it has changed.
     fn look_again(&mut self) {
-        let settled = self.source.settled();
-        let then = self.unreadable.as_ref().map(|unreadable| &unreadable.stamps);
-        if settled.is_some_and(|now| then != Some(&now)) {
+        let Some(Unreadable { stamps, .. }) = &self.unreadable else { return };
+        if self.source.settled().is_some_and(|now| now != *stamps) {
             self.unreadable = None;
             self.state.send_replace(State::Unloaded);
         }

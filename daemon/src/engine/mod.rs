@@ -302,10 +302,16 @@ impl Engine {
                 self.families.clear();
                 self.slabs.clear();
                 self.claims = Claims::default();
+                self.pace = Pace::default();
                 self.state.send_replace(State::Ready(Arc::clone(&loaded.info)));
                 self.loaded = loaded;
             }
             Err(source::SourceError::Changed { .. }) => {}
+            // There may be room for the new one once the old one is gone.
+            Err(error @ source::SourceError::Place { .. }) => {
+                tracing::warn!(%error, "model not reloaded beside the old one");
+                self.unloading = true;
+            }
             Err(error) => {
                 tracing::error!(%error, "model not reloaded");
                 self.unreadable = Some(Unreadable { stamps, why: error.to_string() });

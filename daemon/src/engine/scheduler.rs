@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::pace::{Pace, Work};
 
-/// How long a step may take that only computes prompts.
+/// How long a step may take that only computes prompts; or twice what it takes whatever is in it.
 const ALONE: Duration = Duration::from_millis(250);
 /// How long prompts may hold up live decodes; or as long as these take, so that on a slow machine
 /// prompts get half of the time.
@@ -81,7 +81,7 @@ fn left_beside(sequences: &[Runnable], rows: &[usize], pace: &Pace) -> Left {
     };
     let time = match rows.iter().any(|rows| *rows > 0) {
         true => BESIDE_DECODES.max(taken),
-        false => ALONE.saturating_sub(taken),
+        false => ALONE.saturating_sub(taken).max(taken),
     };
     Left { time, rows: ROWS }
 }

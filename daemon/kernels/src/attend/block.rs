@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::attend::fold::{Part, States};
 use crate::attend::{BLOCK, Element, Shape};
 use crate::convert::{BF16, F16, Narrow};
-use crate::elementary::exp_below_one;
+use crate::elementary::exp_nonpositive;
 use crate::isa::{Isa, dispatched};
 use crate::lanes::{Columns, LANES, Lanes, larger, strip, strip_pair, sum, tree};
 
@@ -247,11 +247,11 @@ fn soften<const R: usize>(
         alpha[r] = m[r];
     }
     for i in 0..LANES {
-        alpha[i] = exp_below_one(alpha[i] - largest[i]);
+        alpha[i] = exp_nonpositive(alpha[i] - largest[i]);
     }
     for r in 0..R {
         for p in p[r].as_flattened_mut() {
-            *p = exp_below_one(*p - largest[r]);
+            *p = exp_nonpositive(*p - largest[r]);
         }
     }
     for r in 0..R {
@@ -318,7 +318,7 @@ fn merge(_isa: Isa, queries: Range<usize>, chunk: &Part<'_>, total: &mut States)
     let width = total.acc.len() / total.m.len();
     for j in queries {
         let m = larger(total.m[j], chunk.m[j]);
-        let (a, b) = (exp_below_one(total.m[j] - m), exp_below_one(chunk.m[j] - m));
+        let (a, b) = (exp_nonpositive(total.m[j] - m), exp_nonpositive(chunk.m[j] - m));
         total.m[j] = m;
         total.l[j] = total.l[j].mul_add(a, chunk.l[j] * b);
         let of_query = j * width..(j + 1) * width;
