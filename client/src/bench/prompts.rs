@@ -20,13 +20,15 @@ pub(super) struct Prompts {
     /// Names this run.
     run: u64,
     dice: Dice,
+    /// How many there were.
+    made: u64,
 }
 
 impl Prompts {
     pub(super) fn new(prefix: Vec<u32>, unique: u32, vocab: u32) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let run = now.as_micros() as u64 ^ u64::from(std::process::id()) << 44;
-        Self { prefix, unique, vocab, run, dice: Dice(run) }
+        Self { prefix, unique, vocab, run, dice: Dice(run), made: 0 }
     }
 
     /// The common beginning.
@@ -34,9 +36,15 @@ impl Prompts {
         &self.prefix
     }
 
-    /// The common beginning with a tail that no other prompt has.
+    /// The common beginning with a tail that no other prompt has: from its first id on, as long as
+    /// the vocabulary has others.
     pub(super) fn next(&mut self) -> Vec<u32> {
-        [self.prefix.clone(), ids(&mut self.dice, self.unique, self.vocab)].concat()
+        let mut tail = ids(&mut self.dice, self.unique, self.vocab);
+        if let Some(first) = tail.first_mut() {
+            *first = id((self.run >> 1).wrapping_add(self.made), self.vocab);
+        }
+        self.made += 1;
+        [self.prefix.clone(), tail].concat()
     }
 
     /// A prompt that begins with something else.
@@ -51,8 +59,13 @@ impl Prompts {
 }
 
 fn ids(dice: &mut Dice, count: u32, vocab: u32) -> Vec<u32> {
+    (0..count).map(|_| id(dice.throw(), vocab)).collect()
+}
+
+/// Any number as an id.
+fn id(number: u64, vocab: u32) -> u32 {
     let (first, width) = (vocab / 8, u64::from(vocab - vocab / 4).max(1));
-    (0..count).map(|_| first + (dice.throw() % width) as u32).collect()
+    first + (number % width) as u32
 }
 
 /// SplitMix64: <https://prng.di.unimi.it/splitmix64.c>.
@@ -84,6 +97,14 @@ mod tests {
         }
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
         assert_ne!(one.unlike(48)[..40], all[0][..40]);
+    }
+
+    #[test]
+    fn tails_differ_from_their_first_id_on() {
+        let mut prompts = Prompts::new(common(4, 256), 8, 256);
+        let firsts: std::collections::HashSet<u32> = (0..192).map(|_| prompts.next()[4]).collect();
+        assert_eq!(firsts.len(), 192);
+        assert_eq!(Prompts::new(common(4, 256), 0, 256).next(), common(4, 256));
     }
 
     #[test]
