@@ -15,6 +15,9 @@ use tinygpt_tests::seeded::Shape;
 /// Some 38 MB of weights.
 const WIDE: Shape = Shape::new(3, 4, 512, 512);
 
+/// About as many, in smaller pieces: each thread that reads them may keep the memory of one.
+const DEEP: Shape = Shape::new(24, 4, 256, 512);
+
 /// What `models` says of the one called `name`.
 fn model(home: &Home, name: &str) -> Option<Value> {
     let listed = home.run(&["models", "--served", "--json"]).json();
@@ -232,28 +235,28 @@ fn a_model_larger_than_all_may_be_is_refused_with_both_numbers() {
 #[test]
 fn a_model_whose_file_was_broken_holds_no_weights() {
     let home = Home::new();
-    let path = written(&home, "wide.tinygpt", WIDE);
+    let path = written(&home, "deep.tinygpt", DEEP);
     let daemon = home.serve(&["--model", "builtin", "--model", &path]);
     let empty = anonymous(&daemon);
-    sample(&home, "wide", "x");
-    let weights = model(&home, "wide").unwrap()["weight_bytes"].as_u64().unwrap();
+    sample(&home, "deep", "x");
+    let weights = model(&home, "deep").unwrap()["weight_bytes"].as_u64().unwrap();
     let full = anonymous(&daemon);
     assert!(full > empty + weights / 10 * 9, "{empty} {full} {weights}");
 
     fs::write(&path, "no model").unwrap();
-    until("it is noticed", || state(&home, "wide") == "FAILED");
+    until("it is noticed", || state(&home, "deep") == "FAILED");
     until("the old weights are gone", || anonymous(&daemon) < empty + weights / 4);
-    home.run(&greedy("wide", "x")).failed(Exit::Refused, "wide.tinygpt");
-    let _ = written(&home, "wide.tinygpt", WIDE);
-    until("tried again", || state(&home, "wide") == "UNLOADED");
-    assert_eq!(sample(&home, "wide", "x")["model"], "wide");
+    home.run(&greedy("deep", "x")).failed(Exit::Refused, "deep.tinygpt");
+    let _ = written(&home, "deep.tinygpt", DEEP);
+    until("tried again", || state(&home, "deep") == "UNLOADED");
+    assert_eq!(sample(&home, "deep", "x")["model"], "deep");
 
-    let _ = home.run(&["models", "unload", "wide"]).ok();
+    let _ = home.run(&["models", "unload", "deep"]).ok();
     // Its weights are cut short: most of them are read before that is found out.
     let whole = fs::metadata(&path).unwrap().len();
     fs::File::options().write(true).open(&path).unwrap().set_len(whole - 1).unwrap();
-    home.run(&greedy("wide", "x")).failed(Exit::Refused, "wide.tinygpt");
-    assert_eq!(state(&home, "wide"), "FAILED");
+    home.run(&greedy("deep", "x")).failed(Exit::Refused, "deep.tinygpt");
+    assert_eq!(state(&home, "deep"), "FAILED");
     until("what was read is gone", || anonymous(&daemon) < empty + weights / 2);
 }
 
