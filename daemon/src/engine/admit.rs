@@ -20,16 +20,17 @@ use crate::store::Family;
 impl Engine {
     /// Admits whoever waits, in the order of turns, while their bytes fit.
     pub(super) fn admit(&mut self) {
-        if self.is_blocked() {
+        let now = Instant::now();
+        if self.is_blocked(now) {
             return;
         }
-        while let Some(next) = self.next_in_line() {
+        while let Some(next) = self.next_in_line(now) {
             let fits = match next {
                 InLine::Job(at) => self.admit_job(at),
                 InLine::Preempted(at) => self.readmit(at),
             };
             if !fits {
-                return self.block();
+                return self.block(now);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) enum InLine {
 #[derive(Debug)]
 pub(super) struct Blocked {
     scene: Scene,
-    sequences: Vec<Standing>,
+    sequences: Vec<Holding>,
     /// When the order of the line changes by itself.
     until: Option<Instant>,
 }
@@ -39,7 +39,7 @@ struct Scene {
 
 /// What admission depends on in a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Standing {
+struct Holding {
     id: SeqId,
     phase: Phase,
     reserved: usize,
@@ -48,7 +48,7 @@ struct Standing {
 }
 
 impl Blocked {
-    fn lasts(&self, scene: Scene, sequences: impl Iterator<Item = Standing>, now: Instant) -> bool {
+    fn lasts(&self, scene: Scene, sequences: impl Iterator<Item = Holding>, now: Instant) -> bool {
         self.until.is_none_or(|until| now < until)
             && self.scene == scene
             && sequences.eq(self.sequences.iter().copied())
@@ -56,18 +56,18 @@ impl Blocked {
 }
 
 impl Engine {
-    /// Remembers that whoever is first in line does not fit.
-    pub(super) fn block(&mut self) {
-        let until = self.contenders(Instant::now()).filter_map(|one| one.rises).min();
-        let sequences = self.sequences.iter().map(Sequence::standing).collect();
+    /// Remembers that whoever is first in line at `now` does not fit.
+    pub(super) fn block(&mut self, now: Instant) {
+        let until = self.contenders(now).filter_map(|one| one.rises).min();
+        let sequences = self.sequences.iter().map(Sequence::holding).collect();
         self.blocked = Some(Blocked { scene: self.scene(), sequences, until });
     }
 
     /// Whether whoever is first in line still does not fit.
-    pub(super) fn is_blocked(&self) -> bool {
-        let standing = self.sequences.iter().map(Sequence::standing);
+    pub(super) fn is_blocked(&self, now: Instant) -> bool {
+        let holdings = self.sequences.iter().map(Sequence::holding);
         let blocked = self.blocked.as_ref();
-        blocked.is_some_and(|blocked| blocked.lasts(self.scene(), standing, Instant::now()))
+        blocked.is_some_and(|blocked| blocked.lasts(self.scene(), holdings, now))
     }
 
     fn scene(&self) -> Scene {
@@ -86,8 +86,8 @@ impl Engine {
     }
 
     /// Whose turn for memory it is.
-    pub(super) fn next_in_line(&self) -> Option<InLine> {
-        let contenders: Vec<_> = self.contenders(Instant::now()).collect();
+    pub(super) fn next_in_line(&self, now: Instant) -> Option<InLine> {
+        let contenders: Vec<_> = self.contenders(now).collect();
         let first = *turns(&contenders, |client| self.running(client)).first()?;
         match first.checked_sub(self.queue.len()) {
             None => Some(InLine::Job(first)),
@@ -113,8 +113,7 @@ impl Engine {
                 _ => None,
             };
             if let Some(leader) = leader {
-                let work = self.sequences[leader].debt();
-                contenders.push(Contender { work, ..sequence.contender(now) });
+                contenders.push(sequence.contender_behind(&self.sequences[leader], now));
                 places.push(leader);
             }
         }
@@ -127,9 +126,17 @@ impl Sequence {
         Contender::of(self.job.caller, self.served, now)
     }
 
-    fn standing(&self) -> Standing {
+    /// As it stands when the work is `leader`'s, which may be itself: whom that computes for is
+    /// served with it.
+    fn contender_behind(&self, leader: &Self, now: Instant) -> Contender {
+        let served = self.served.max(leader.served);
+        let work = leader.debt();
+        Contender { work, ..Contender::of(self.job.caller, served, now) }
+    }
+
+    fn holding(&self) -> Holding {
         let followed = (self.phase == Phase::Following).then(|| self.kv.sealed().len());
-        Standing { id: self.id, phase: self.phase, reserved: self.reserved, followed }
+        Holding { id: self.id, phase: self.phase, reserved: self.reserved, followed }
     }
 }
 
@@ -140,17 +147,17 @@ mod tests {
     use super::*;
 
     const SCENE: Scene = Scene { queue: 7, generation: 1, refusing: false };
-    const RUNS: Standing =
-        Standing { id: SeqId(1), phase: Phase::Decode, reserved: 100, followed: None };
-    const FOLLOWS: Standing =
-        Standing { id: SeqId(2), phase: Phase::Following, reserved: 50, followed: Some(3) };
+    const RUNS: Holding =
+        Holding { id: SeqId(1), phase: Phase::Decode, reserved: 100, followed: None };
+    const FOLLOWS: Holding =
+        Holding { id: SeqId(2), phase: Phase::Following, reserved: 50, followed: Some(3) };
 
     #[test]
     fn a_line_is_looked_at_again_when_anything_has_changed_that_may_make_room() {
         let now = Instant::now();
         let until = now + Duration::from_secs(10);
         let blocked = Blocked { scene: SCENE, sequences: vec![RUNS, FOLLOWS], until: Some(until) };
-        let lasts = |scene, sequences: &[Standing], now| {
+        let lasts = |scene, sequences: &[Holding], now| {
             blocked.lasts(scene, sequences.iter().copied(), now)
         };
         assert!(lasts(SCENE, &[RUNS, FOLLOWS], now + Duration::from_secs(9)));
@@ -163,13 +170,13 @@ mod tests {
         for scene in scenes {
             assert!(!lasts(scene, &[RUNS, FOLLOWS], now), "{scene:?}");
         }
-        let changed: [&[Standing]; 6] = [
+        let changed: [&[Holding]; 6] = [
             &[RUNS],
             &[FOLLOWS],
             &[RUNS, FOLLOWS, RUNS],
-            &[Standing { phase: Phase::Ended, ..RUNS }, FOLLOWS],
-            &[Standing { reserved: 99, ..RUNS }, FOLLOWS],
-            &[RUNS, Standing { followed: Some(4), ..FOLLOWS }],
+            &[Holding { phase: Phase::Ended, ..RUNS }, FOLLOWS],
+            &[Holding { reserved: 99, ..RUNS }, FOLLOWS],
+            &[RUNS, Holding { followed: Some(4), ..FOLLOWS }],
         ];
         for sequences in changed {
             assert!(!lasts(SCENE, sequences, now), "{sequences:?}");

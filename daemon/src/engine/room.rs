@@ -54,11 +54,11 @@ impl Engine {
             Phase::Prefill | Phase::Head | Phase::Decode | Phase::Following
         );
         let first_time = sequence.preempted.is_none() && !sequence.scores();
-        held && first_time && sequence.reserved > 0 && self.standing(at) < priority
+        held && first_time && sequence.reserved > 0 && self.urgency(at) < priority
     }
 
     /// A sequence's priority, or that of the most urgent one that follows it.
-    fn standing(&self, at: usize) -> Priority {
+    fn urgency(&self, at: usize) -> Priority {
         let followers = (0..self.sequences.len()).filter(|other| self.leader(*other) == Some(at));
         let urgent = followers.map(|other| self.sequences[other].job.caller.priority).max();
         urgent.into_iter().chain([self.sequences[at].job.caller.priority]).max().unwrap_or_default()
