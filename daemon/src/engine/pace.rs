@@ -25,8 +25,11 @@ const NOISE: f64 = 0.15;
 /// How far all prices drift together from one pass to the next, as a part of each: others want the
 /// processor, too.
 const DRIFT: f64 = 0.03;
-/// How far each price drifts by itself.
+/// How far each price drifts by itself, as a part of itself or of the first guess: what drifts in parts
+/// of nothing would stay nothing.
 const OWN_DRIFT: f64 = 0.005;
+/// The least that a kind costs, as a part of the first guess.
+const LEAST: f64 = 0.01;
 /// The most that one pass may surprise, as a part of what was expected: it may have been held up.
 const SURPRISE: f64 = 0.5;
 
@@ -85,8 +88,10 @@ impl Pace {
 
 #[derive(Debug)]
 struct Prices {
-    /// Seconds of each kind; all of them positive.
+    /// Seconds of each kind.
     each: [f64; KINDS],
+    /// What they were thought to be at first.
+    guess: [f64; KINDS],
     /// Of their errors.
     covariance: [[f64; KINDS]; KINDS],
 }
@@ -98,7 +103,7 @@ impl Prices {
         let each = GUESS.map(|price| price * scale);
         let mut covariance = [[0.0; KINDS]; KINDS];
         (0..KINDS).for_each(|kind| covariance[kind][kind] = each[kind] * each[kind]);
-        Self { each, covariance }
+        Self { each, guess: each, covariance }
     }
 
     fn learn(&mut self, Work(work): Work, took: f64) {
@@ -110,8 +115,10 @@ impl Prices {
         let noise = NOISE * expected;
         let variance = dot(&blame, &work) + noise * noise;
         for (kind, price) in self.each.iter_mut().enumerate() {
-            // Nothing costs less than nothing.
-            *price = (*price + blame[kind] / variance * surprise).max(*price / 2.0);
+            let half = *price / 2.0;
+            *price = (*price + blame[kind] / variance * surprise)
+                .max(half)
+                .max(LEAST * self.guess[kind]);
             for (other, covariance) in self.covariance[kind].iter_mut().enumerate() {
                 *covariance -= blame[kind] * blame[other] / variance;
             }
@@ -123,7 +130,18 @@ impl Prices {
             for (other, covariance) in row.iter_mut().enumerate() {
                 *covariance += DRIFT * DRIFT * self.each[kind] * self.each[other];
             }
-            row[kind] += (OWN_DRIFT * self.each[kind]).powi(2);
+            row[kind] += (OWN_DRIFT * self.each[kind].max(self.guess[kind])).powi(2);
+        }
+        (0..KINDS).for_each(|kind| self.bound(kind));
+    }
+
+    /// Nothing is less sure of a price than the first guess, however long no pass has shown it.
+    fn bound(&mut self, kind: usize) {
+        let price = self.each[kind].max(self.guess[kind]);
+        let most = price / self.covariance[kind][kind].sqrt();
+        if most < 1.0 {
+            self.covariance[kind].iter_mut().for_each(|covariance| *covariance *= most);
+            self.covariance.iter_mut().for_each(|row| row[kind] *= most);
         }
     }
 }
@@ -141,7 +159,8 @@ mod tests {
         /// Of a machine whose passes cost so many microseconds of each kind.
         pub(in super::super) fn of(each: [f64; KINDS]) -> Self {
             let each = each.map(|price| price / 1e6);
-            Self(Some(Prices { each, covariance: [[0.0; KINDS]; KINDS] }))
+            let covariance = [[0.0; KINDS]; KINDS];
+            Self(Some(Prices { each, guess: [0.0; KINDS], covariance }))
         }
     }
 
@@ -196,5 +215,24 @@ mod tests {
             assert!(pace.time(free).is_some_and(|time| time < Duration::from_secs(1)));
         }
         assert!(pace.time(rows(10)).unwrap() > Duration::from_millis(8));
+    }
+
+    #[test]
+    fn what_cost_nothing_for_long_is_known_again_when_it_does() {
+        let deep = rows(10) + Work::slice(5_000, 1, 1);
+        let mut passes = [(rows(10), 10_000), (deep, 10_000)].repeat(2_000);
+        passes.extend([(rows(10), 10_000), (deep, 20_000)].repeat(400));
+        let after = expected(&passes, deep);
+        assert!((18_000..22_000).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn a_price_that_no_pass_has_shown_for_long_is_not_thrown_away_for_one_that_was_held_up() {
+        let deep = rows(10) + Work::slice(5_000, 1, 1);
+        let mut passes = vec![(rows(10), 10_000), (deep, 20_000)].repeat(20);
+        passes.extend(vec![(rows(10), 10_000); 200_000]);
+        passes.push((deep, 200_000));
+        let after = expected(&passes, deep);
+        assert!((20_000..30_100).contains(&after), "{after}");
     }
 }
