@@ -32,8 +32,11 @@ impl Constraint for Counter {
     }
 }
 
-/// Allocations between each two tokens of the first of several sequences that decode together.
-fn between_tokens(temperature: f32, company: usize) -> Vec<usize> {
+/// What each of several sequences asks for that decode together.
+type Wish = fn() -> Sampling;
+
+/// Allocations between each two tokens of the first of so many.
+fn between_tokens(wish: Wish, company: usize) -> Vec<usize> {
     let engine = Setup::default().start();
     let counter = Counter(Arc::new(Mutex::new(Vec::with_capacity(200))));
     let ask = Ask::new(&prompt(1, 33)).tokens(120).policy(Policy::Bypass);
@@ -43,7 +46,7 @@ fn between_tokens(temperature: f32, company: usize) -> Vec<usize> {
             let mut job = engine.job(&ask, events);
             let watch = counter.clone();
             let constraint = (nth == 0).then(|| Box::new(watch) as Box<dyn Constraint>);
-            job.task = Task::Sample(Sampling { temperature, constraint, ..Sampling::greedy(120) });
+            job.task = Task::Sample(Sampling { constraint, ..wish() });
             engine.handle.submit(job).unwrap();
             reader
         })
@@ -62,12 +65,21 @@ fn between_tokens(temperature: f32, company: usize) -> Vec<usize> {
 /// One test alone: the count is the process's.
 #[test]
 fn a_decode_step_takes_no_memory_but_for_what_it_leaves_behind() {
-    for (temperature, company) in [(0.0, 1), (0.9, 1), (0.9, 5)] {
-        let counts = between_tokens(temperature, company);
+    let greedy: Wish = || Sampling::greedy(120);
+    let hot: Wish = || Sampling { temperature: 0.9, ..Sampling::greedy(120) };
+    let choosy: Wish = || Sampling {
+        temperature: 0.9,
+        top_p: 0.9,
+        repetition_penalty: 1.1,
+        frequency_penalty: 0.1,
+        ..Sampling::greedy(120)
+    };
+    for (wish, company) in [(greedy, 1), (hot, 1), (hot, 5), (choosy, 1)] {
+        let counts = between_tokens(wish, company);
         let settled = &counts[20..];
         let free = settled.iter().filter(|count| **count == 0).count();
         // A block and a piece of a queue each, every 32 tokens.
         let most = settled.len() * 2 * company / 32 + 2;
-        assert!(settled.len() - free <= most, "{temperature}, {company} together: {settled:?}");
+        assert!(settled.len() - free <= most, "{:?}, {company} together: {settled:?}", wish());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -18,7 +18,8 @@ use super::hand_over::{Inside, Outside, hand_over};
 use super::handle::{EngineHandle, Message, Removed, Report, Shared, State};
 use super::kept::Kept;
 use super::queue::Queue;
-use super::source::{Loaded, Source};
+use super::sampler::Sampler;
+use super::source::{Loaded, Source, SourceError};
 use super::{Claims, Engine, HEARTBEAT, History, Pace, Scratch, Settings};
 use crate::kv::index::Index;
 use crate::kv::pin::Pinned;
@@ -28,6 +29,9 @@ use crate::model::identity::Stamps;
 use crate::model::load::Vocabulary;
 use crate::store::StoreHandle;
 use crate::sys::heap;
+
+/// How long files that could not be read for now are left alone.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// What the engines of a process have in common.
 #[derive(Debug, Clone)]
@@ -64,8 +68,24 @@ pub(super) struct Rest {
 /// Files that could not be read.
 pub(super) struct Unreadable {
     /// As they were then.
-    pub(super) stamps: Stamps,
-    pub(super) why: String,
+    stamps: Stamps,
+    since: Instant,
+    /// They may be loaded later as they are.
+    passes: bool,
+    why: String,
+}
+
+impl Unreadable {
+    pub(super) fn new(stamps: Stamps, error: &SourceError) -> Self {
+        Self { stamps, since: Instant::now(), passes: error.passes(), why: error.to_string() }
+    }
+
+    /// Whether it is worth another try at `now`, when the files are as `settled` says, if they are
+    /// left alone.
+    fn is_over(&self, settled: Option<Stamps>, now: Instant) -> bool {
+        let again = self.passes && now.saturating_duration_since(self.since) >= RETRY;
+        again || settled.is_some_and(|settled| settled != self.stamps)
+    }
 }
 
 /// Starts an engine that loads its model at once. Jobs queue meanwhile.
@@ -215,10 +235,11 @@ impl Rest {
         }
     }
 
-    /// A file that could not be read may be tried again when it has changed.
+    /// A file that could not be read may be tried again when it has changed, or when what was in the
+    /// way may be gone.
     fn look_again(&mut self) {
-        let Some(Unreadable { stamps, .. }) = &self.unreadable else { return };
-        if self.source.settled().is_some_and(|now| now != *stamps) {
+        let Some(unreadable) = &self.unreadable else { return };
+        if unreadable.is_over(self.source.settled(), Instant::now()) {
             self.unreadable = None;
             self.state.send_replace(State::Unloaded);
         }
@@ -261,7 +282,7 @@ impl Rest {
             }
             Err(error) => {
                 tracing::error!(%error, "model not loaded");
-                self.unreadable = Some(Unreadable { stamps, why: error.to_string() });
+                self.unreadable = Some(Unreadable::new(stamps, &error));
                 self.tell_empty();
                 None
             }
@@ -306,7 +327,7 @@ impl Engine {
             machine: rest.machine,
             pace: Pace::default(),
             scratch: Scratch::default(),
-            weights: Vec::new(),
+            sampler: Sampler::default(),
             source: rest.source,
             store: rest.store,
             kept: rest.kept,
@@ -353,5 +374,28 @@ impl Engine {
             removals: self.removals,
             unreadable: self.unreadable,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn files_that_could_not_be_read_for_now_are_tried_again_and_others_when_they_have_changed() {
+        let path = || "m.gguf".into();
+        let read = |kind: ErrorKind| SourceError::Read { path: path(), error: kind.into() };
+        let busy = SourceError::Read { path: path(), error: io::Error::from_raw_os_error(24) };
+        let later = Instant::now() + RETRY + RETRY;
+        let tried =
+            |error, stamps, now| Unreadable::new(Stamps::default(), &error).is_over(stamps, now);
+        let same = || Some(Stamps::default());
+        assert!(tried(busy, same(), later));
+        assert!(!tried(SourceError::Changed { path: path() }, same(), Instant::now()));
+        assert!(tried(SourceError::Changed { path: path() }, None, later));
+        assert!(!tried(read(ErrorKind::NotFound), same(), later));
+        assert!(!tried(read(ErrorKind::PermissionDenied), None, later));
     }
 }

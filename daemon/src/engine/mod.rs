@@ -88,6 +88,7 @@ use self::life::{Rest, Unreadable};
 use self::line::Blocked;
 use self::pace::Pace;
 use self::queue::Queue;
+use self::sampler::Sampler;
 use self::sequence::{SeqId, Sequence};
 use self::source::Loaded;
 use self::step::Scratch;
@@ -126,8 +127,7 @@ struct Engine {
     machine: Machine,
     pace: Pace,
     scratch: Scratch,
-    /// What tokens are drawn in.
-    weights: Vec<f32>,
+    sampler: Sampler,
     store: Option<StoreHandle>,
     kept: Option<Kept>,
     mailbox: Inside<Message>,
@@ -314,7 +314,7 @@ impl Engine {
             }
             Err(error) => {
                 tracing::error!(%error, "model not reloaded");
-                self.unreadable = Some(Unreadable { stamps, why: error.to_string() });
+                self.unreadable = Some(Unreadable::new(stamps, &error));
             }
         }
     }

@@ -3,8 +3,6 @@
 //! Randomness is counter-based: the draw depends on the seed, the choice and the token's position,
 //! never on what else ran. Candidates are ordered by logit, ties by the lower id, and summed in that order.
 
-use std::borrow::Cow;
-
 use tinygpt_kernels::sample;
 
 use super::constraint::Mask;
@@ -23,27 +21,45 @@ pub(super) struct Place {
     pub(super) position: u64,
 }
 
-/// Chooses the token at `place` from `logits [V]`, after the text `generated` of a prompt whose
-/// ids are `prompt`. What `weights` holds means nothing; its memory is used.
-pub(super) fn choose(
-    weights: &mut Vec<f32>,
-    logits: &[f32],
-    sampling: &Sampling,
-    prompt: &[u32],
-    generated: &[u32],
-    place: Place,
-) -> Token {
-    let mut adjusted = Cow::Borrowed(logits);
-    if adjusts(sampling) {
-        penalise(adjusted.to_mut(), sampling, prompt, generated);
-        forbid(adjusted.to_mut(), sampling);
+/// Chooses tokens. What it holds between two of them means nothing; a decode takes no memory because
+/// it is kept.
+#[derive(Debug, Default)]
+pub(super) struct Sampler {
+    adjusted: Vec<f32>,
+    weights: Vec<f32>,
+    candidates: Vec<(u32, f32)>,
+    /// How often each id was seen; all zero between two tokens.
+    counts: Vec<u32>,
+}
+
+impl Sampler {
+    /// Chooses the token at `place` from `logits [V]`, after the text `generated` of a prompt whose
+    /// ids are `prompt`.
+    pub(super) fn choose(
+        &mut self,
+        logits: &[f32],
+        sampling: &Sampling,
+        prompt: &[u32],
+        generated: &[u32],
+        place: Place,
+    ) -> Token {
+        let Self { adjusted, weights, candidates, counts } = self;
+        let mut considered = logits;
+        if adjusts(sampling) {
+            adjusted.clear();
+            adjusted.extend_from_slice(logits);
+            counts.resize(logits.len(), 0);
+            penalise(adjusted, sampling, prompt, generated, counts);
+            forbid(adjusted, sampling);
+            considered = adjusted;
+        }
+        let id = if sampling.temperature > 0.0 {
+            draw(weights, candidates, considered, sampling, place)
+        } else {
+            index(sample::argmax(considered))
+        };
+        Token { choice: place.choice, ..describe(logits, id, sampling.logprobs) }
     }
-    let id = if sampling.temperature > 0.0 {
-        draw(weights, &adjusted, sampling, place)
-    } else {
-        index(sample::argmax(&adjusted))
-    };
-    Token { choice: place.choice, ..describe(logits, id, sampling.logprobs) }
 }
 
 /// The token `id` of the first choice with its log-probability under `logits [V]`, and the `top` likeliest.
@@ -53,7 +69,9 @@ pub(super) fn describe(logits: &[f32], id: u32, top: Option<usize>) -> Token {
     };
     let total = sample::logsumexp(logits);
     let logprob = Some(logits[id as usize] - total);
-    let top = likeliest(logits, top).into_iter().map(|(id, logit)| (id, logit - total)).collect();
+    let mut likely = Vec::new();
+    likeliest(&mut likely, logits, top);
+    let top = likely.into_iter().map(|(id, logit)| (id, logit - total)).collect();
     Token { choice: 0, id, logprob, top }
 }
 
@@ -66,30 +84,48 @@ fn adjusts(sampling: &Sampling) -> bool {
         || sampling.constraint.as_ref().is_some_and(|known| known.masks())
 }
 
-fn penalise(logits: &mut [f32], sampling: &Sampling, prompt: &[u32], generated: &[u32]) {
+fn penalise(
+    logits: &mut [f32],
+    sampling: &Sampling,
+    prompt: &[u32],
+    generated: &[u32],
+    counts: &mut [u32],
+) {
     let penalty = sampling.repetition_penalty;
     if penalty != 1.0 {
-        let mut seen: Vec<u32> = prompt.iter().chain(generated).copied().collect();
-        seen.sort_unstable();
-        seen.dedup();
-        for id in seen {
-            let logit = &mut logits[id as usize];
+        each_id(prompt.iter().chain(generated), counts, |id, _| {
+            let logit = &mut logits[id];
             *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-        }
+        });
     }
     if sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0 {
-        let mut counts = std::collections::BTreeMap::<u32, u32>::new();
-        generated.iter().for_each(|id| *counts.entry(*id).or_default() += 1);
-        for (id, count) in counts {
+        each_id(generated.iter(), counts, |id, count| {
             let frequency = sampling.frequency_penalty * count as f32;
-            logits[id as usize] -= sampling.presence_penalty + frequency;
-        }
+            logits[id] -= sampling.presence_penalty + frequency;
+        });
     }
     for (id, bias) in &sampling.logit_bias {
         logits[*id as usize] += bias;
     }
     // A token may be ruled out, but none is infinitely likely: nothing could be compared with it.
     logits.iter_mut().filter(|logit| **logit > f32::MAX).for_each(|logit| *logit = f32::MAX);
+}
+
+/// Calls `see` once for each of the ids, with how often it comes; `counts [V]` is all zero before and
+/// after.
+fn each_id<'i>(
+    ids: impl Iterator<Item = &'i u32> + Clone,
+    counts: &mut [u32],
+    mut see: impl FnMut(usize, u32),
+) {
+    ids.clone().for_each(|id| counts[*id as usize] += 1);
+    for id in ids {
+        let id = *id as usize;
+        let count = std::mem::take(&mut counts[id]);
+        if count > 0 {
+            see(id, count);
+        }
+    }
 }
 
 fn forbid(logits: &mut [f32], sampling: &Sampling) {
@@ -108,7 +144,13 @@ fn forbid(logits: &mut [f32], sampling: &Sampling) {
 /// Draws from the candidates that the filters leave: the `top_k` largest logits, of these the ones
 /// at least `min_p` times as likely as the first, of these the fewest that hold the fraction
 /// `top_p` of the mass.
-fn draw(weights: &mut Vec<f32>, logits: &[f32], sampling: &Sampling, place: Place) -> u32 {
+fn draw(
+    weights: &mut Vec<f32>,
+    candidates: &mut Vec<(u32, f32)>,
+    logits: &[f32],
+    sampling: &Sampling,
+    place: Place,
+) -> u32 {
     weights.resize(logits.len(), 0.0);
     sample::weights(logits, sampling.temperature, weights);
     let likely = match sampling.min_p > 0.0 {
@@ -118,33 +160,42 @@ fn draw(weights: &mut Vec<f32>, logits: &[f32], sampling: &Sampling, place: Plac
     let keep = if sampling.top_k == 0 { likely } else { likely.min(sampling.top_k) };
     let random = sample::uniform(sampling.seed, place.choice, place.position);
     if keep == logits.len() && sampling.top_p >= 1.0 {
-        return index(pick(weights, random));
+        return index(pick(weights.iter().copied(), random));
     }
-    let candidates = nucleus(logits, weights, keep, sampling.top_p);
-    let weights: Vec<f32> = candidates.iter().map(|(id, _)| weights[*id as usize]).collect();
-    candidates[pick(&weights, random)].0
+    nucleus(candidates, logits, weights, keep, sampling.top_p);
+    candidates[pick(candidates.iter().map(|(id, _)| weights[*id as usize]), random)].0
 }
 
 /// The place in `weights` where the fraction `random` of their sum is reached.
-fn pick(weights: &[f32], random: f32) -> usize {
-    let mut left = random * weights.iter().sum::<f32>();
-    let reached = weights.iter().position(|weight| {
+fn pick(
+    weights: impl DoubleEndedIterator<Item = f32> + ExactSizeIterator + Clone,
+    random: f32,
+) -> usize {
+    let mut left = random * weights.clone().sum::<f32>();
+    let reached = weights.clone().position(|weight| {
         left -= weight;
         left < 0.0
     });
-    reached.unwrap_or_else(|| weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0))
+    reached.unwrap_or_else(|| weights.clone().rposition(|weight| weight > 0.0).unwrap_or(0))
 }
 
-/// The fewest of the `keep` likeliest that hold the fraction `top_p` of their mass, in order. Few
-/// hold most of it, so a long vocabulary is not sorted: the shortlist grows until it suffices.
-fn nucleus(logits: &[f32], weights: &[f32], keep: usize, top_p: f32) -> Vec<(u32, f32)> {
+/// Leaves in `candidates` the fewest of the `keep` likeliest that hold the fraction `top_p` of their
+/// mass, in order. Few hold most of it, so a long vocabulary is not sorted: the shortlist grows until
+/// it suffices.
+fn nucleus(
+    candidates: &mut Vec<(u32, f32)>,
+    logits: &[f32],
+    weights: &[f32],
+    keep: usize,
+    top_p: f32,
+) {
     let mut count = keep.min(if top_p < 1.0 && keep == logits.len() { SHORTLIST } else { keep });
     loop {
-        let mut candidates = likeliest(logits, count);
+        likeliest(candidates, logits, count);
         let mass = |candidates: &[(u32, f32)]| -> f32 {
             candidates.iter().map(|(id, _)| weights[*id as usize]).sum()
         };
-        let whole = if keep == logits.len() { sample::total(weights) } else { mass(&candidates) };
+        let whole = if keep == logits.len() { sample::total(weights) } else { mass(candidates) };
         let mut left = top_p * whole;
         let fewest = candidates.iter().position(|(id, _)| {
             left -= weights[*id as usize];
@@ -158,21 +209,21 @@ fn nucleus(logits: &[f32], weights: &[f32], keep: usize, top_p: f32) -> Vec<(u32
             }
             None => {}
         }
-        return candidates;
+        return;
     }
 }
 
-/// The `count` largest logits with their ids, largest first, ties by the lower id.
+/// Leaves in `kept` the `count` largest logits with their ids, largest first, ties by the lower id.
 ///
 /// One pass over the vocabulary keeps what may be among them, and is cut back when that has become
 /// twice as many.
-fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+fn likeliest(kept: &mut Vec<(u32, f32)>, logits: &[f32], count: usize) {
+    kept.clear();
     let count = count.min(logits.len());
     if count == 0 {
-        return Vec::new();
+        return;
     }
     let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    let mut kept = Vec::with_capacity(logits.len().min(2 * count));
     // A later id must beat the last that stays: of equals the lower id wins.
     let mut bar = None;
     for (id, &logit) in logits.iter().enumerate() {
@@ -188,7 +239,6 @@ fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     }
     kept.sort_unstable_by(order);
     kept.truncate(count);
-    kept
 }
 
 fn index(id: usize) -> u32 {
@@ -200,7 +250,13 @@ mod tests {
     use super::*;
 
     fn choose(l: &[f32], s: &Sampling, prompt: &[u32], generated: &[u32], at: Place) -> Token {
-        super::choose(&mut Vec::new(), l, s, prompt, generated, at)
+        Sampler::default().choose(l, s, prompt, generated, at)
+    }
+
+    fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+        let mut kept = Vec::new();
+        super::likeliest(&mut kept, logits, count);
+        kept
     }
 
     fn at(position: u64) -> Place {
@@ -341,6 +397,24 @@ mod tests {
         assert_eq!(choose(&logits, &present, &[], &[0], at(0)).id, 1);
         let biased = Sampling { logit_bias: vec![(2, 10.0)], ..Sampling::greedy(1) };
         assert_eq!(choose(&logits, &biased, &[], &[], at(0)).id, 2);
+    }
+
+    #[test]
+    fn penalties_count_what_is_theirs_to_count_and_leave_nothing_for_the_next_token() {
+        let logits = [4.0, 4.0, 4.0, -4.0];
+        let sampling = Sampling {
+            repetition_penalty: 2.0,
+            presence_penalty: 0.25,
+            frequency_penalty: 0.5,
+            ..Sampling::greedy(1)
+        };
+        let mut counts = [0; 4];
+        for _ in 0..2 {
+            let mut adjusted = logits;
+            penalise(&mut adjusted, &sampling, &[0, 0, 3], &[1, 1, 1], &mut counts);
+            assert_eq!(adjusted, [2.0, 2.0 - 0.25 - 3.0 * 0.5, 4.0, -8.0]);
+            assert_eq!(counts, [0; 4]);
+        }
     }
 
     #[test]

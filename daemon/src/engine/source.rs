@@ -94,6 +94,19 @@ pub enum SourceError {
     },
 }
 
+impl SourceError {
+    /// Whether the same files may be loaded later: the system was out of something.
+    pub(super) fn passes(&self) -> bool {
+        use io::ErrorKind::{NotFound, PermissionDenied};
+        match self {
+            Self::Read { error, .. } => !matches!(error.kind(), NotFound | PermissionDenied),
+            Self::Load { error, .. } => matches!(error, LoadError::Read { .. }),
+            Self::Place { .. } | Self::Changed { .. } => true,
+            Self::Adapter { .. } => false,
+        }
+    }
+}
+
 /// What a model file says of itself.
 #[derive(Debug)]
 struct Contents {
@@ -181,8 +194,8 @@ impl Source {
     }
 
     /// Reads, hashes and assembles the model; its vocabulary goes to `hand` as soon as it is read,
-    /// so that a tokenizer can be built while the rest is packed or verified. A file that `kept` knows is not hashed, and not
-    /// packed either when its packed weights are there.
+    /// so that a tokenizer can be built while the rest is packed or verified. A file that `kept`
+    /// knows is not hashed, and not packed either when its packed weights are there.
     ///
     /// # Errors
     /// When the file cannot be read, is no model that can be served, changed meanwhile, or finds

@@ -284,7 +284,7 @@ impl Engine {
         let place = Place { choice: sequence.choice, position: sequence.tokens.len() as u64 };
         let (prompt, generated) = sequence.tokens.split_at(sequence.job.tokens.len());
         let Task::Sample(sampling) = &mut sequence.job.task else { return };
-        let token = sampler::choose(&mut self.weights, logits, sampling, prompt, generated, place);
+        let token = self.sampler.choose(logits, sampling, prompt, generated, place);
         let id = token.id;
         if sampling.stop_tokens.contains(&id) {
             return self.finish(at, Finish::Stop);
