@@ -30,6 +30,9 @@ impl Tending {
     /// Tends `models` for ever.
     pub(super) async fn of(mut self, models: Models) {
         let mut changes = models.changes();
+        for slot in models.all().iter().filter(|slot| slot.is_loading()) {
+            slot.expect().await;
+        }
         loop {
             let slots = models.all();
             let next = self.look(&slots, &models.rules);
