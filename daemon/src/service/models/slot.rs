@@ -1,5 +1,6 @@
 //! A model by name, in memory or not.
 
+use std::future::pending;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -159,18 +160,25 @@ impl Slot {
     /// Learns how much room it needs, where there is a limit.
     async fn estimate(&self) -> Result<(), Refusal> {
         let Some(limit) = self.limit else { return Ok(()) };
-        if !self.is_estimated() {
-            let path = self.engine.path().map(Path::to_owned);
-            let look = move || path.as_deref().map(Source::file_bytes);
-            let bytes = spawn_blocking(look).await.ok().flatten().unwrap_or(0);
-            self.expected.store(bytes, Ordering::Release);
-        }
+        self.expect().await;
         let bytes = self.expected();
         if bytes > limit {
             let (bytes, limit) = (Count(bytes), Count(limit));
             return Err(Refusal::ModelTooLarge { name: self.name(), bytes, limit });
         }
         Ok(())
+    }
+
+    /// Takes it to need the bytes of its files, unless more is known.
+    pub(super) async fn expect(&self) {
+        if self.is_estimated() {
+            return;
+        }
+        let path = self.engine.path().map(Path::to_owned);
+        let look = move || path.as_deref().map(Source::file_bytes);
+        let bytes = spawn_blocking(look).await.ok().flatten().unwrap_or(0);
+        // Whoever has loaded it meanwhile knows better.
+        let _ = self.expected.compare_exchange(UNKNOWN, bytes, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Bytes that it takes, or is thought to take; 0 when nobody has asked.
@@ -248,6 +256,26 @@ impl Slot {
             Readiness::Ready(_) | Readiness::Unloading => true,
             Readiness::Loading | Readiness::Failed(_) => self.engine.silence() < SIGN_OF_LIFE,
             Readiness::Unloaded(_) | Readiness::Stopped => false,
+        }
+    }
+
+    /// The load that it is there by, when it is.
+    pub fn generation(&self) -> Option<u64> {
+        match &*self.readiness.borrow() {
+            Readiness::Ready(served) => Some(served.info.generation),
+            _ => None,
+        }
+    }
+
+    /// Waits until it is there by another load than `generation`.
+    pub async fn another_load(&self, generation: Option<u64>) {
+        let mut readiness = self.readiness.clone();
+        let other = |readiness: &Readiness| match readiness {
+            Readiness::Ready(served) => Some(served.info.generation) != generation,
+            _ => false,
+        };
+        if readiness.wait_for(other).await.is_err() {
+            pending().await
         }
     }
 
