@@ -70,7 +70,7 @@ pub use code::Code;
 pub use fast::{Output, gated_fast, linear_fast};
 pub use isa::Isa;
 pub use linear::linear;
-pub use matrix::{Format, Matrix, PACKING, Scales, Tile};
+pub use matrix::{Format, Matrix, Memory, PACKING, Piece, Scales, Tile, heap};
 pub use pool::Pool;
 pub use quantized::Quantized;
 pub use rope::{Convention, Rope};

@@ -33,6 +33,7 @@ use crate::disjoint::Disjoint;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::matrix::buffer::{Buffer, Draft};
+pub use crate::matrix::buffer::{Memory, Piece, heap};
 pub use crate::matrix::format::Format;
 pub(crate) use crate::matrix::format::{Coded, Values};
 pub use crate::matrix::groups::Scales;
@@ -128,22 +129,25 @@ impl Matrix {
     ///
     /// `fill(rows, tile)` is called once for each run of up to 16 consecutive output rows, from
     /// any thread and in any order; it decodes those rows and hands them to the [`Tile`] in the
-    /// given format.
+    /// given format. What is packed lies in `memory`.
     ///
     /// # Errors
     /// The first error of `fill`; tiles not yet begun are then skipped.
     ///
     /// # Panics
-    /// When the format does not suit `k`.
+    /// When the format does not suit `k`, or `memory` gives bytes that do not begin with a line.
     pub fn build<E: Send>(
         pool: &Pool,
+        memory: Memory<'_>,
         n: usize,
         k: usize,
         format: Format,
         fill: impl Fn(Range<usize>, &mut Tile<'_>) -> Result<(), E> + Sync,
     ) -> Result<Matrix, E> {
         format.check(k);
-        let mut drafts = Matrix::part_bytes(n, k, format, Scales::F32).map(Draft::zeroed);
+        let [weights, scales, mins] = Matrix::part_bytes(n, k, format, Scales::F32);
+        let weights = Draft::within(memory, weights);
+        let mut drafts = [weights, Draft::zeroed(scales), Draft::zeroed(mins)];
         let (scale_groups, min_groups) = format.groups(k);
         let tile_bytes = format.tile_bytes(k);
         let [weights, scales, mins] = &mut drafts;
@@ -172,18 +176,25 @@ impl Matrix {
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(Matrix::narrowed(n, k, format, drafts)),
+            None => Ok(Matrix::narrowed(memory, n, k, format, drafts)),
         }
     }
 
     /// A packed matrix, with scales and minima in 16 bits if each of them fits.
-    fn narrowed(n: usize, k: usize, format: Format, [weights, scales, mins]: [Draft; 3]) -> Matrix {
-        let (kept, scales, mins) = narrowed::<F16>(&scales, &mins)
+    fn narrowed(
+        memory: Memory<'_>,
+        n: usize,
+        k: usize,
+        format: Format,
+        [weights, scales, mins]: [Draft; 3],
+    ) -> Matrix {
+        let (kept, scales, mins) = narrowed::<F16>(memory, &scales, &mins)
             .map(|[scales, mins]| (Scales::F16, scales, mins))
             .or_else(|| {
-                narrowed::<BF16>(&scales, &mins).map(|[scales, mins]| (Scales::BF16, scales, mins))
+                narrowed::<BF16>(memory, &scales, &mins)
+                    .map(|[scales, mins]| (Scales::BF16, scales, mins))
             })
-            .unwrap_or((Scales::F32, scales, mins));
+            .unwrap_or_else(|| (Scales::F32, scales.moved_to(memory), mins.moved_to(memory)));
         let [weights, scales, mins] = [weights, scales, mins].map(Draft::finish);
         Matrix { n, k, format, weights, scales, mins, kept }
     }
@@ -302,17 +313,17 @@ impl std::fmt::Debug for Matrix {
 }
 
 /// Scales and minima in fewer bits, if each of them fits.
-fn narrowed<E: Narrow>(scales: &Draft, mins: &Draft) -> Option<[Draft; 2]> {
+fn narrowed<E: Narrow>(memory: Memory<'_>, scales: &Draft, mins: &Draft) -> Option<[Draft; 2]> {
+    let fits = |wide: &f32| E::nearest(*wide).value().to_bits() == wide.to_bits();
     let narrowed = |wide: &Draft| {
         let wide = wide.cast::<f32>();
-        let mut narrow = Draft::zeroed(wide.len() * size_of::<E>());
-        let exact = |(narrow, &wide): (&mut E, &f32)| {
-            *narrow = E::nearest(wide);
-            narrow.value().to_bits() == wide.to_bits()
-        };
-        narrow.cast_mut::<E>().iter_mut().zip(wide).all(exact).then_some(narrow)
+        let mut narrow = Draft::within(memory, wide.len() * size_of::<E>());
+        let narrow_to = |(narrow, wide): (&mut E, &f32)| *narrow = E::nearest(*wide);
+        narrow.cast_mut::<E>().iter_mut().zip(wide).for_each(narrow_to);
+        narrow
     };
-    Some([narrowed(scales)?, narrowed(mins)?])
+    let drafts = [scales, mins];
+    drafts.iter().all(|draft| draft.cast().iter().all(fits)).then(|| drafts.map(narrowed))
 }
 
 /// One row of a tile.
@@ -330,7 +341,7 @@ fn build_here(
     fill: impl Fn(Range<usize>, &mut Tile<'_>) + Sync,
 ) -> Matrix {
     let here = Pool::new(NonZeroUsize::MIN);
-    let built = Matrix::build(&here, n, k, format, |rows, tile| {
+    let built = Matrix::build(&here, &heap, n, k, format, |rows, tile| {
         fill(rows, tile);
         Ok::<(), Infallible>(())
     });
@@ -401,7 +412,7 @@ mod tests {
     fn tiles_built_on_the_pool_make_the_same_matrix() {
         let (n, k) = (100, 64);
         let weights = noise(1, n * k);
-        let built = Matrix::build(&pool(2), n, k, Format::F32, |rows, tile| {
+        let built = Matrix::build(&pool(2), &heap, n, k, Format::F32, |rows, tile| {
             assert_eq!(rows.len(), tile.rows());
             tile.f32(&weights[rows.start * k..rows.end * k]);
             Ok::<(), ()>(())
@@ -414,7 +425,7 @@ mod tests {
 
     #[test]
     fn an_error_of_one_tile_is_the_error_of_the_build() {
-        let built = Matrix::build(&pool(2), 160, 1, Format::F32, |rows, tile| {
+        let built = Matrix::build(&pool(2), &heap, 160, 1, Format::F32, |rows, tile| {
             if rows.contains(&70) {
                 return Err("row 70 is missing");
             }
@@ -433,7 +444,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the format of the matrix")]
     fn a_tile_takes_only_its_own_format() {
-        let filled = Matrix::build(&pool(1), 1, 1, Format::F16, |_, tile| {
+        let filled = Matrix::build(&pool(1), &heap, 1, 1, Format::F16, |_, tile| {
             tile.f32(&[1.0]);
             Ok::<(), ()>(())
         });

@@ -180,6 +180,7 @@ impl Engine {
             busy = self.step();
             if busy {
                 self.worked = Instant::now();
+                self.loaded.packed.settle();
             }
             self.bury();
             self.observe();
@@ -199,10 +200,16 @@ impl Engine {
     fn receive(&mut self, busy: bool) -> bool {
         if !busy {
             let idle = self.sequences.is_empty() && self.queue.is_empty() && !self.stale;
-            if idle && self.worked.elapsed() >= HEARTBEAT {
+            let rests = idle && self.worked.elapsed() >= HEARTBEAT;
+            if rests {
                 self.keep_pack();
             }
-            let patience = if idle { HEARTBEAT } else { GLANCE };
+            let settles = rests && self.loaded.packed.settle();
+            let patience = match (settles, idle) {
+                (true, _) => Duration::ZERO,
+                (false, true) => HEARTBEAT,
+                (false, false) => GLANCE,
+            };
             match self.mailbox.receiver.recv_timeout(patience) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}

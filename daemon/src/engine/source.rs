@@ -28,6 +28,8 @@ use crate::model::load::{
 };
 use crate::model::{AdapterId, Dimensions, Machine, Model, Numerics, load};
 use crate::sys::file::will_need;
+use crate::sys::huge;
+use crate::sys::mmap::Map;
 
 /// How long a changed file must have been left alone before it is read again.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -130,7 +132,7 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub(super) enum Packed {
     /// An earlier one.
-    Before,
+    Before(Settling),
     /// This one, and what is worth keeping of that.
     Now(Option<Unkept>),
 }
@@ -138,15 +140,44 @@ pub(super) enum Packed {
 impl Packed {
     /// Whether an earlier process packed them.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self, Self::Before)
+        matches!(self, Self::Before(_))
+    }
+
+    /// Has weights that were mapped settle for a few milliseconds, between steps: nobody else may
+    /// read them meanwhile. Whether there is more to do.
+    pub(super) fn settle(&mut self) -> bool {
+        match self {
+            Self::Before(settling) => settling.go_on(),
+            Self::Now(_) => false,
+        }
     }
 
     /// What this process packed and nobody has taken yet.
     pub(super) fn take(&mut self) -> Option<Unkept> {
         match self {
-            Self::Before => None,
+            Self::Before(_) => None,
             Self::Now(unkept) => unkept.take(),
         }
+    }
+}
+
+/// Packed weights on their way from pages of the file that they were mapped from to huge ones: they
+/// are there at once, and read faster later.
+#[derive(Debug)]
+pub(super) struct Settling {
+    map: Arc<Map>,
+    /// Where to go on; `None` at the end, and where the system has no such pages.
+    next: Option<usize>,
+}
+
+impl Settling {
+    fn new(map: &Arc<Map>) -> Self {
+        Self { map: Arc::clone(map), next: huge::may_hold(map.len()).then_some(0) }
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.next = self.next.and_then(|from| self.map.settle(from));
+        self.next.is_some()
     }
 }
 
@@ -249,11 +280,11 @@ impl Source {
         let known = kept.and_then(|kept| recall(kept, &files));
         let found = kept.zip(known);
         let found = found.and_then(|(kept, weights)| find(kept, &files, weights, pool, hand));
-        let ((checkpoint, tokenizer), hashed, matrices) = match (known, found) {
-            (Some(_), Some(found)) => (found, Vec::new(), None),
+        let ((checkpoint, tokenizer), hashed, packed) = match (known, found) {
+            (Some(_), Some((found, settling))) => (found, Vec::new(), Err(settling)),
             _ => {
                 let (packed, hashed, matrices) = self.pack(&files, known.is_some(), pool, hand)?;
-                (packed, hashed, Some(matrices))
+                (packed, hashed, Ok(matrices))
             }
         };
         if stamps.now() != stamps {
@@ -264,9 +295,10 @@ impl Source {
         for (file, contents) in files.weights().iter().zip(hashed) {
             kept.inspect(|kept| kept.remember(file.stamp(), contents));
         }
-        let packed = matrices.map_or(Packed::Before, |matrices| {
-            Packed::Now(kept.map(|_| Unkept::new(weights, matrices)))
-        });
+        let packed = match packed {
+            Ok(matrices) => Packed::Now(kept.map(|_| Unkept::new(weights, matrices))),
+            Err(settling) => Packed::Before(settling),
+        };
         let contents = Contents { weights, bytes: stamps.bytes(), stamps };
         Ok(Read { checkpoint, tokenizer, contents, packed })
     }
@@ -387,7 +419,7 @@ fn find(
     weights: Digest,
     pool: &Pool,
     hand: &dyn Fn(Vocabulary),
-) -> Option<Handed> {
+) -> Option<(Handed, Settling)> {
     let pack = kept.pack(weights)?;
     let (read, verified) = std::thread::scope(|scope| {
         let verified = scope.spawn(|| pack.verify(pool));
@@ -398,7 +430,8 @@ fn find(
         (read, verified.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     verified.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
-    read.inspect_err(|error| kept.forget_pack(weights, error)).ok()
+    let read = read.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
+    Some((read, Settling::new(pack.map())))
 }
 
 /// A model that was read without its vocabulary, and the kind of its tokenizer.

@@ -1,4 +1,5 @@
-//! Slabs of equal, 64-byte aligned slots in anonymous memory.
+//! Anonymous memory, 64-byte aligned and in huge pages where the system gives them: slabs of equal
+//! slots, and pieces of any size.
 //!
 //! KV blocks of one layout all have one size, are written in place for a while and then shared
 //! read-only, so a slab hands out [`Slot`]s: exclusively owned byte ranges that give themselves
@@ -6,13 +7,19 @@
 //! A chunk holds 64 slots, so one atomic word is its free list and no lock is needed.
 //! Memory is touched lazily by the system, zeroed before reuse, and a chunk without slots in use
 //! is unmapped by [`Slab::trim`].
+//!
+//! Packed weights are of many sizes and go together, so an [`Arena`] lays [`Piece`]s one behind the
+//! other.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
+
+use super::huge;
 
 const SLOTS: usize = 64;
 const ALIGN: usize = 64;
@@ -65,7 +72,7 @@ struct Chunk {
 
 impl Chunk {
     fn map(slot: usize) -> io::Result<Self> {
-        let memory = MmapOptions::new().len(slot * SLOTS).map_anon()?;
+        let memory = anonymous(slot * SLOTS)?;
         Ok(Self { memory, free: AtomicU64::new(u64::MAX), dirty: AtomicU64::new(0) })
     }
 
@@ -129,6 +136,67 @@ impl Drop for Slot {
     }
 }
 
+fn anonymous(bytes: usize) -> io::Result<MmapMut> {
+    let memory = MmapOptions::new().len(bytes).map_anon()?;
+    huge::advise(&memory);
+    Ok(memory)
+}
+
+/// Bytes that an arena asks the system for at a time: nothing of them is touched before it is used.
+const REGION: usize = 32 << 20;
+
+/// Lays pieces one behind the other. Owned by one thread; its pieces may travel.
+#[derive(Debug, Default)]
+pub struct Arena {
+    /// What pieces are cut from, and how much of it is.
+    region: RefCell<Option<(Arc<MmapMut>, usize)>>,
+}
+
+impl Arena {
+    /// Takes a zeroed piece of `bytes` bytes.
+    ///
+    /// # Errors
+    /// When the system refuses memory.
+    pub fn take(&self, bytes: usize) -> io::Result<Piece> {
+        let mut current = self.region.borrow_mut();
+        let fits = current.take().filter(|(region, used)| region.len() - used >= bytes);
+        let (region, used) = match fits {
+            Some(fits) => fits,
+            None => (Arc::new(anonymous(bytes.max(REGION))?), 0),
+        };
+        let piece = Piece { region: Arc::clone(&region), start: used, bytes };
+        *current = Some((region, (used + bytes).next_multiple_of(ALIGN)));
+        Ok(piece)
+    }
+}
+
+/// Exclusive ownership of a part of a region, which the system has back when its last piece is gone.
+#[derive(Debug)]
+pub struct Piece {
+    region: Arc<MmapMut>,
+    start: usize,
+    bytes: usize,
+}
+
+impl AsRef<[u8]> for Piece {
+    /// The piece's bytes, 64-byte aligned.
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the range lies inside the region, which lives as long as `self.region`; an arena
+        // gives no range out twice, so this piece is its only owner.
+        unsafe { std::slice::from_raw_parts(self.region.as_ptr().add(self.start), self.bytes) }
+    }
+}
+
+impl AsMut<[u8]> for Piece {
+    /// The piece's bytes, 64-byte aligned, for writing.
+    fn as_mut(&mut self) -> &mut [u8] {
+        let base = self.region.as_ptr().cast_mut();
+        // SAFETY: as in `as_ref`; `&mut self` makes the only owner exclusive, and the mapping is
+        // private writable memory that nothing else refers to as a whole.
+        unsafe { std::slice::from_raw_parts_mut(base.add(self.start), self.bytes) }
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -175,5 +243,22 @@ mod tests {
         assert_eq!(slab.used(), 0);
         let _again: Vec<_> = (0..64).map(|_| slab.take().unwrap()).collect();
         assert_eq!(slab.chunks.len(), 1);
+    }
+
+    #[test]
+    fn pieces_are_zeroed_aligned_and_apart_and_may_be_larger_than_a_region() {
+        let arena = Arena::default();
+        let sizes = [1, 0, 65, 4096, 20 << 20, 20 << 20, REGION + 1, 7];
+        let mut pieces: Vec<_> = sizes.map(|bytes| arena.take(bytes).unwrap()).into();
+        drop(arena);
+        for (piece, bytes) in pieces.iter_mut().zip(sizes) {
+            assert_eq!(
+                (piece.as_ref().len(), piece.as_ref().as_ptr() as usize % ALIGN),
+                (bytes, 0)
+            );
+            assert!(piece.as_ref().iter().all(|byte| *byte == 0));
+            piece.as_mut().fill(1);
+        }
+        assert!(pieces.iter().all(|piece| piece.as_ref().iter().all(|byte| *byte == 1)));
     }
 }

@@ -9,6 +9,8 @@ use std::ops::{Deref, Range};
 
 use memmap2::{Advice, Mmap, MmapOptions};
 
+use super::huge;
+
 /// A whole file, mapped for reading.
 #[derive(Debug)]
 pub struct Map(Mmap);
@@ -43,6 +45,12 @@ impl Map {
             done => return done,
         }
         self.0.advise_range(Advice::WillNeed, range.start, range.len())
+    }
+
+    /// Exchanges pages for huge ones, from byte `from` on; where to go on, `None` at the end. Nobody
+    /// should read meanwhile.
+    pub fn settle(&self, from: usize) -> Option<usize> {
+        huge::exchange(&self.0, from)
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod directory;
 pub mod file;
 pub mod heap;
+pub mod huge;
 pub mod lock;
 pub mod memory;
 pub mod mmap;

@@ -8,12 +8,28 @@ use bytes::Bytes;
 #[derive(Clone)]
 pub(super) struct Buffer(Bytes);
 
+/// Where packed weights are to lie: gives so many zeroed bytes, or `None`, and then the heap does.
+pub type Memory<'m> = &'m dyn Fn(usize) -> Option<Box<dyn Piece>>;
+
+/// Bytes that begin with a cache line.
+pub trait Piece: AsRef<[u8]> + AsMut<[u8]> + Send {}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> Piece for T {}
+
+/// The [`Memory`] of whoever does not mind.
+pub fn heap(_: usize) -> Option<Box<dyn Piece>> {
+    None
+}
+
 /// What a [`Buffer`] is before it is packed: zeroed and untouched.
-pub(super) struct Draft(Box<[Line]>);
+pub(super) enum Draft {
+    Heap(Box<[Line]>),
+    Given(Box<dyn Piece>),
+}
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+pub(super) struct Line([u8; 64]);
 
 impl Buffer {
     /// Bytes that are kept elsewhere. `None` unless they are whole lines and begin with one.
@@ -36,16 +52,36 @@ impl Buffer {
 }
 
 impl Draft {
+    /// On the heap: what is to be read once, or is nothing.
     pub(super) fn zeroed(bytes: usize) -> Draft {
-        Draft(bytemuck::zeroed_slice_box(whole_lines(bytes) / size_of::<Line>()))
+        Draft::Heap(bytemuck::zeroed_slice_box(whole_lines(bytes) / size_of::<Line>()))
+    }
+
+    /// Where it is to stay.
+    pub(super) fn within(memory: Memory<'_>, bytes: usize) -> Draft {
+        memory(whole_lines(bytes)).map_or_else(|| Draft::zeroed(bytes), Draft::Given)
     }
 
     pub(super) fn cast<T: Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(&self.0)
+        match self {
+            Draft::Heap(lines) => bytemuck::cast_slice(lines),
+            Draft::Given(piece) => bytemuck::cast_slice((**piece).as_ref()),
+        }
     }
 
     pub(super) fn cast_mut<T: Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        match self {
+            Draft::Heap(lines) => bytemuck::cast_slice_mut(lines),
+            Draft::Given(piece) => bytemuck::cast_slice_mut((**piece).as_mut()),
+        }
+    }
+
+    /// The same bytes where they are to stay.
+    pub(super) fn moved_to(self, memory: Memory<'_>) -> Draft {
+        let bytes = self.cast::<u8>();
+        let mut moved = Draft::within(memory, bytes.len());
+        moved.cast_mut::<u8>().copy_from_slice(bytes);
+        moved
     }
 
     pub(super) fn finish(self) -> Buffer {

@@ -8,7 +8,7 @@ use candle_core::Device;
 use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
 use half::f16;
 use proptest::prelude::*;
-use tinygpt_kernels::{Matrix, Pool};
+use tinygpt_kernels::{Matrix, Pool, heap};
 
 use super::*;
 
@@ -80,7 +80,8 @@ proptest! {
 fn values(dtype: GgmlType, block: &[u8]) -> Vec<f32> {
     let pool = Pool::new(NonZeroUsize::MIN);
     let fill = |_, tile: &mut Tile<'_>| fill("t", dtype, block, tile);
-    let matrix = Matrix::build(&pool, 1, dtype.block(), dtype.format().unwrap(), fill).unwrap();
+    let matrix =
+        Matrix::build(&pool, &heap, 1, dtype.block(), dtype.format().unwrap(), fill).unwrap();
     let mut values = vec![0.0; dtype.block()];
     matrix.row(0, &mut values);
     values

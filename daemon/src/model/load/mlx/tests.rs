@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use serde_json::{Value, json};
-use tinygpt_kernels::{Matrix, Pool};
+use tinygpt_kernels::{Matrix, Pool, heap};
 
 use super::scheme::unpacked;
 use super::*;
@@ -57,7 +57,7 @@ fn dequantised(golden: &Golden, scheme: Scheme, module: &str, kind: &str) -> Vec
     let biases = if scheme.has_biases() { part("biases") } else { &[] };
     let parts =
         Parts { weight: golden.bytes(&format!("{module}.weight")), scales: part("scales"), biases };
-    let matrix = Matrix::build(&pool(), n, k, scheme.format(), |_, tile| {
+    let matrix = Matrix::build(&pool(), &heap, n, k, scheme.format(), |_, tile| {
         scheme.fill(module, parts, stored, tile)
     });
     let (matrix, mut row) = (matrix.unwrap(), vec![f32::NAN; k]);

@@ -89,6 +89,11 @@ impl Pack {
         Ok(Pack { header, bytes: Bytes::from_owner(Mapped(Arc::clone(&map))), map })
     }
 
+    /// What its matrices lie in.
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
     /// Reads and compares all of it, on the pool.
     ///
     /// # Errors

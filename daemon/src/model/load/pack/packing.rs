@@ -4,16 +4,19 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use tinygpt_kernels::{Format, Matrix, Pool, Tile};
+use tinygpt_kernels::{Format, Matrix, Piece, Pool, Tile};
 
 use super::Pack;
 use crate::model::load::LoadError;
 use crate::model::load::input::Input;
+use crate::sys::memory::Arena;
 
 /// Packs matrices on a pool, or takes them from a pack, in the order in which they are asked for.
 #[derive(Debug)]
 pub struct Packing<'a> {
     origin: Origin<'a>,
+    /// Where what is packed here lies.
+    arena: Arena,
     done: RefCell<Vec<Matrix>>,
 }
 
@@ -46,7 +49,7 @@ impl<'a> Packing<'a> {
     }
 
     fn from(origin: Origin<'a>) -> Self {
-        Self { origin, done: RefCell::default() }
+        Self { origin, arena: Arena::default(), done: RefCell::default() }
     }
 
     /// The next matrix, as [`Matrix::build`] makes it.
@@ -62,7 +65,9 @@ impl<'a> Packing<'a> {
     ) -> Result<Matrix, LoadError> {
         let index = self.done.borrow().len();
         let matrix = match self.origin {
-            Origin::Pool(pool) => Matrix::build(pool, n, k, format, fill)?,
+            Origin::Pool(pool) => {
+                Matrix::build(pool, &|bytes| self.take(bytes), n, k, format, fill)?
+            }
             Origin::Pack(pack) => {
                 pack.matrix(index, n, k, format).ok_or(LoadError::Kept { index, n, k })?
             }
@@ -70,6 +75,12 @@ impl<'a> Packing<'a> {
         };
         self.done.borrow_mut().push(matrix.clone());
         Ok(matrix)
+    }
+
+    /// Where the heap would scatter them over small pages, matrices lie one behind the other in huge
+    /// ones.
+    fn take(&self, bytes: usize) -> Option<Box<dyn Piece>> {
+        Some(Box::new(self.arena.take(bytes).ok()?))
     }
 
     /// What `fill` needs of the file as a whole: nothing where it is not called.

@@ -5,7 +5,7 @@
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 
-use tinygpt_kernels::{Code, Table};
+use tinygpt_kernels::{Code, Table, heap};
 
 use super::*;
 use crate::model::load::ggml::{self, GgmlType};
@@ -65,7 +65,7 @@ fn every_type() -> Vec<Matrix> {
             let (n, k) = (19, 256);
             let row = k / dtype.block() * dtype.block_bytes();
             let bytes: Vec<u8> = (0..n * row).map(|i| ((i * i) >> 3) as u8 & 0x3b).collect();
-            Matrix::build(&pool(), n, k, format, |rows, tile| {
+            Matrix::build(&pool(), &heap, n, k, format, |rows, tile| {
                 ggml::fill("t", dtype, &bytes[rows.start * row..rows.end * row], tile)
             })
             .unwrap()
