@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_price_that_no_pass_has_shown_for_long_is_not_thrown_away_for_one_that_was_held_up() {
         let deep = rows(10) + Work::slice(5_000, 1, 1);
-        let mut passes = vec![(rows(10), 10_000), (deep, 20_000)].repeat(20);
+        let mut passes = [(rows(10), 10_000), (deep, 20_000)].repeat(20);
         passes.extend(vec![(rows(10), 10_000); 200_000]);
         passes.push((deep, 200_000));
         let after = expected(&passes, deep);

@@ -43,7 +43,7 @@ fn piece(address: usize, len: usize, from: usize, most: usize) -> Option<Range<u
 mod linux {
     use std::ffi::c_void;
     use std::fs;
-    use std::io;
+    use std::path::Path;
     use std::ptr::null_mut;
 
     use memmap2::{Advice, MmapMut};
@@ -61,11 +61,22 @@ mod linux {
             && available().is_some_and(|available| available / 2 >= bytes)
     }
 
-    /// Bytes that the system could give without taking them from anybody.
+    /// Bytes that the system could give without taking them from anybody, and may.
     fn available() -> Option<usize> {
         let known = fs::read_to_string("/proc/meminfo").ok()?;
         let line = known.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        Some(line.split_whitespace().next()?.parse::<usize>().ok()? * 1024)
+        let kilobytes: usize = line.split_whitespace().next()?.parse().ok()?;
+        Some((kilobytes * 1024).min(left_to_group().unwrap_or(usize::MAX)))
+    }
+
+    /// Bytes that this process's control group may still take; `None` when it has no limit. What its
+    /// files take in memory counts as taken, though it could be dropped.
+    fn left_to_group() -> Option<usize> {
+        let known = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let group = known.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let folder = Path::new("/sys/fs/cgroup").join(group);
+        let bytes = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<usize>().ok();
+        Some(bytes("memory.max")?.saturating_sub(bytes("memory.current")?))
     }
 
     /// Asks for huge pages for anonymous memory.
@@ -128,20 +139,16 @@ mod linux {
             // unmaps what has taken its place.
             let moved =
                 unsafe { mm::mremap_fixed(self.start(), self.len, self.len, flags, target) };
-            match moved {
-                Ok(_) => Some(()),
-                // SAFETY: it asks whether something is mapped there.
-                Err(error)
-                    if unsafe { mm::msync(target, HUGE, mm::MsyncFlags::ASYNC) }.is_err() =>
-                {
-                    // The weights are gone with their place: the system has no memory for the few
-                    // bytes that it keeps of a mapping.
-                    let error = io::Error::from(error);
-                    tracing::error!(%error, "the system lost packed weights");
-                    std::process::abort();
-                }
-                Err(_) => None,
+            let Err(error) = moved else { return Some(()) };
+            // SAFETY: it asks whether something is mapped there, and writes nothing.
+            let there = unsafe { mm::msync(target, HUGE, mm::MsyncFlags::ASYNC) }.is_ok();
+            if !there {
+                // The system has no memory for the few bytes that it keeps of a mapping, and the
+                // weights are gone with theirs.
+                tracing::error!(%error, "the system lost packed weights");
+                std::process::abort();
             }
+            None
         }
     }
 
@@ -169,15 +176,15 @@ mod tests {
             let mut from = 0;
             while let Some(next) = piece(address, len, from, 4 * HUGE) {
                 from = next.end;
-                pieces.push(next);
+                pieces.push((next.start, next.end));
             }
             pieces
         };
         assert!(all(0, HUGE - 1).is_empty());
-        assert_eq!(all(5 * HUGE, 5 * HUGE), [0..4 * HUGE, 4 * HUGE..5 * HUGE]);
-        assert_eq!(all(HUGE - 4096, 3 * HUGE), [4096..4096 + 2 * HUGE]);
+        assert_eq!(all(5 * HUGE, 5 * HUGE), [(0, 4 * HUGE), (4 * HUGE, 5 * HUGE)]);
+        assert_eq!(all(HUGE - 4096, 3 * HUGE), [(4096, 4096 + 2 * HUGE)]);
         assert!(all(HUGE + 4096, HUGE + 4096).is_empty());
-        assert_eq!(all(HUGE + 4096, 2 * HUGE - 4096), [HUGE - 4096..2 * HUGE - 4096]);
+        assert_eq!(all(HUGE + 4096, 2 * HUGE - 4096), [(HUGE - 4096, 2 * HUGE - 4096)]);
     }
 
     /// Kilobytes in huge pages of the mapping that holds `address`.

@@ -159,7 +159,7 @@ impl Arena {
     /// When the system refuses memory.
     pub fn take(&self, bytes: usize) -> io::Result<Piece> {
         let mut current = self.region.borrow_mut();
-        let fits = current.take().filter(|(region, used)| region.len() - used >= bytes);
+        let fits = current.take().filter(|(region, used)| used + bytes <= region.len());
         let (region, used) = match fits {
             Some(fits) => fits,
             None => (Arc::new(anonymous(bytes.max(REGION))?), 0),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -73,10 +74,7 @@ impl<'a> Stay<'a> {
         within("disk", self.seen.disk)?;
         within("queue", self.seen.queue)?;
         let disk = self.seen.disk.unwrap_or_default();
-        // Files come and go while they are counted: of several counts one is low enough.
-        let cached = self.ground.home.path("cache/v1");
-        let counts = (0..5).map(|_| bytes_in(&cached)).collect::<anyhow::Result<Vec<_>>>()?;
-        let lie = counts.into_iter().min().unwrap_or_default();
+        let lie = bytes_in(&self.ground.home.path("cache/v1"));
         let limit = disk.limit.context("a disk without a limit")?;
         ensure!(lie <= limit, "{lie} bytes lie in the cache directory, {limit} may");
         self.resident.push(resident(self.daemon.pid())?);
@@ -192,18 +190,27 @@ fn median(values: &[u64]) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Bytes of all files below a folder. Those that go away meanwhile do not count.
-fn bytes_in(folder: &Path) -> anyhow::Result<u64> {
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(0) };
-    let mut bytes = 0;
+/// Bytes of all files below a folder that were there together: files come and go while they are
+/// counted, so those count that were there before a moment and still are after it.
+fn bytes_in(folder: &Path) -> u64 {
+    let mut before = Vec::new();
+    list(folder, &mut before);
+    let stays = |(path, found): &(PathBuf, Metadata)| {
+        fs::symlink_metadata(path).is_ok_and(|now| now.ino() == found.ino())
+    };
+    before.iter().filter(|file| stays(file)).map(|(_, found)| found.len()).sum()
+}
+
+/// Adds the files below a folder, as far as they do not go away meanwhile.
+fn list(folder: &Path, files: &mut Vec<(PathBuf, Metadata)>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
-        bytes += match entry.metadata() {
-            Ok(found) if found.is_dir() => bytes_in(&entry.path())?,
-            Ok(found) => found.len(),
-            Err(_) => 0,
-        };
+        match entry.metadata() {
+            Ok(found) if found.is_dir() => list(&entry.path(), files),
+            Ok(found) => files.push((entry.path(), found)),
+            Err(_) => {}
+        }
     }
-    Ok(bytes)
 }
 
 /// Resident bytes that no file backs.
