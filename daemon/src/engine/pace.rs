@@ -11,6 +11,9 @@
 //! prices apart, and all of them drift: a Kalman filter keeps them. What the passes of late say
 //! nothing about stays as it was, so that a slice of another sequence, deep in its prompt, is planned
 //! by what was learned at such a depth before.
+//!
+//! Passes stray from that, on a busy machine by more than on a quiet one. How far all but a few do is
+//! learned beside the prices.
 
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
@@ -30,6 +33,12 @@ const DRIFT: f64 = 0.03;
 const OWN_DRIFT: f64 = 0.005;
 /// The least that a kind costs, as a part of the first guess.
 const LEAST: f64 = 0.01;
+/// How many passes may last longer than the longest.
+const FEW: f64 = 0.01;
+/// How far one that does moves the longest.
+const STEP: f64 = 0.05;
+/// The longest is no longer than this, as a part of what is expected.
+const LONGEST: f64 = 2.0;
 /// The most that one pass may surprise, as a part of what was expected: it may have been held up.
 const SURPRISE: f64 = 0.5;
 
@@ -79,6 +88,11 @@ impl Pace {
         }
     }
 
+    /// What all passes but a few take at most, as a part of what is expected.
+    pub(super) fn longest(&self) -> f64 {
+        self.0.as_ref().map_or(1.0, |prices| prices.longest)
+    }
+
     /// How long something takes; `None` when there was no pass yet.
     pub(super) fn time(&self, work: Work) -> Option<Duration> {
         let time = dot(&self.0.as_ref()?.each, &work.0);
@@ -94,6 +108,8 @@ struct Prices {
     guess: [f64; KINDS],
     /// Of their errors.
     covariance: [[f64; KINDS]; KINDS],
+    /// What all passes but a few take at most, as a part of what is expected.
+    longest: f64,
 }
 
 impl Prices {
@@ -103,12 +119,13 @@ impl Prices {
         let each = GUESS.map(|price| price * scale);
         let mut covariance = [[0.0; KINDS]; KINDS];
         (0..KINDS).for_each(|kind| covariance[kind][kind] = each[kind] * each[kind]);
-        Self { each, guess: each, covariance }
+        Self { each, guess: each, covariance, longest: 1.0 }
     }
 
     fn learn(&mut self, Work(work): Work, took: f64) {
         self.drift();
         let expected = dot(&self.each, &work);
+        self.stray(took / expected);
         let most = SURPRISE * expected;
         let surprise = (took - expected).clamp(-most, most);
         let blame = self.covariance.map(|row| dot(&row, &work));
@@ -123,6 +140,13 @@ impl Prices {
                 *covariance -= blame[kind] * blame[other] / variance;
             }
         }
+    }
+
+    /// Up for each of the few that take longer, down for each of the others: it rests where they are
+    /// as many as they should be.
+    fn stray(&mut self, part: f64) {
+        let up = if part > self.longest { 1.0 } else { 0.0 };
+        self.longest = (self.longest + STEP * (up - FEW)).clamp(1.0, LONGEST);
     }
 
     fn drift(&mut self) {
@@ -160,7 +184,7 @@ mod tests {
         pub(in super::super) fn of(each: [f64; KINDS]) -> Self {
             let each = each.map(|price| price / 1e6);
             let covariance = [[0.0; KINDS]; KINDS];
-            Self(Some(Prices { each, guess: [0.0; KINDS], covariance }))
+            Self(Some(Prices { each, guess: [0.0; KINDS], covariance, longest: 1.0 }))
         }
     }
 
@@ -234,5 +258,25 @@ mod tests {
         passes.push((deep, 200_000));
         let after = expected(&passes, deep);
         assert!((20_000..30_100).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn the_longest_is_what_all_but_one_in_a_hundred_take_at_most() {
+        let mut pace = Pace::default();
+        let mut passes = |count: u64, every: u64, late: u64| {
+            for nth in 0..count {
+                let micros = if nth % every == 0 { late } else { 100_000 };
+                pace.learn(rows(100), Duration::from_micros(micros));
+            }
+            pace.longest()
+        };
+        assert!(passes(1, 1, 100_000) < 1.01);
+        let even = passes(2_000, 200, 300_000);
+        assert!(even < 1.1, "one in two hundred: {even}");
+        let uneven = passes(2_000, 20, 160_000);
+        assert!((1.5..1.7).contains(&uneven), "one in twenty: {uneven}");
+        let torn = passes(2_000, 20, 400_000);
+        assert!(torn > 1.9 && torn <= LONGEST, "{torn}");
+        assert!(passes(4_000, 4_001, 100_000) < 1.1, "it is quiet again");
     }
 }

@@ -11,8 +11,8 @@ use super::pace::{Pace, Work};
 
 /// How long a step may take that only computes prompts; or twice what it takes whatever is in it.
 const ALONE: Duration = Duration::from_millis(250);
-/// How long prompts may hold up live decodes; or as long as these take, so that on a slow machine
-/// prompts get half of the time.
+/// How long prompts may hold up live decodes, all but a few times; or as long as these take, so that
+/// on a slow machine prompts get half of the time.
 const BESIDE_DECODES: Duration = Duration::from_millis(50);
 /// Most rows of prompts in a step.
 const ROWS: usize = 512;
@@ -80,7 +80,7 @@ fn left_beside(sequences: &[Runnable], rows: &[usize], pace: &Pace) -> Left {
         return Left { time: Duration::MAX, rows: FIRST_ROWS };
     };
     let time = match rows.iter().any(|rows| *rows > 0) {
-        true => BESIDE_DECODES.max(taken),
+        true => BESIDE_DECODES.div_f64(pace.longest()).max(taken),
         false => ALONE.saturating_sub(taken).max(taken),
     };
     Left { time, rows: ROWS }

@@ -191,7 +191,8 @@ fn median(values: &[u64]) -> u64 {
 }
 
 /// Bytes of all files below a folder that were there together: files come and go while they are
-/// counted, so those count that were there before a moment and still are after it.
+/// counted, so those count that were there before a moment and still are after it. What model files
+/// hashed to is outside every budget.
 fn bytes_in(folder: &Path) -> u64 {
     let mut before = Vec::new();
     list(folder, &mut before);
@@ -207,8 +208,10 @@ fn list(folder: &Path, files: &mut Vec<(PathBuf, Metadata)>) {
     for entry in entries.filter_map(Result::ok) {
         match entry.metadata() {
             Ok(found) if found.is_dir() => list(&entry.path(), files),
-            Ok(found) => files.push((entry.path(), found)),
-            Err(_) => {}
+            Ok(found) if !entry.file_name().as_encoded_bytes().starts_with(b"models.tgid") => {
+                files.push((entry.path(), found));
+            }
+            _ => {}
         }
     }
 }
