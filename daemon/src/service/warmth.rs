@@ -8,7 +8,6 @@
 //! once in the life of a model: what is edited counts from the next start on.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -30,6 +29,7 @@ use super::refusal::Refusal;
 use crate::engine::Event;
 use crate::engine::event::{Done, Finish};
 use crate::engine::job::{Persist, Policy, Priority};
+use crate::sys::file;
 
 /// How long to wait before a prompt is tried again that was refused; twice as long each time.
 const FIRST: Duration = Duration::from_secs(1);
@@ -141,10 +141,10 @@ impl Keeper<'_> {
 
     /// Computes the prompt after so many refusals, when nobody else computes one.
     async fn compute(&self, refused: u32) -> Result<Warm, Cold> {
-        let _turn = self.turn.lock().await;
         let path = self.warmth.prompt_file.clone();
         let read = spawn_blocking(move || text(&path)).await;
         let text: Arc<str> = read.map_err(io::Error::other)??.into();
+        let _turn = self.turn.lock().await;
         // A daemon that is busy with this is not idle; one that only tries may be.
         let _visit = (refused == 0).then(|| self.daemon.presence.enter());
         self.run(text).await
@@ -241,10 +241,10 @@ fn pause(refused: u32) -> Duration {
     LONGEST.min(FIRST * 2_u32.saturating_pow(refused))
 }
 
-/// The text of a file that could be sent as a prompt: some files never end.
+/// The text of a file that could be sent as a prompt.
 fn text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_MESSAGE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    file::open(path)?.take(MAX_MESSAGE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_MESSAGE_BYTES {
         let words = format!("it has more than {MAX_MESSAGE_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -127,6 +128,22 @@ async fn a_prompt_whose_model_finds_no_room_is_warmed_when_there_is_some() {
     assert!(ended(&daemon, 0, 1, 45).await, "it waits as long as anybody would");
     drop(lease);
     assert!(ended(&daemon, 1, 1, 45).await);
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_a_pipe_is_an_error_and_holds_nobody_up() {
+    let (folder, good) = (tempfile::tempdir().unwrap(), prompt());
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut daemon = daemon_with(None, settings(), crowd().1, Rules::default());
+    let piped = Warmth { prompt_file: pipe, ..warmth("first", &good, None) };
+    daemon.facts.warm = vec![piped, warmth("first", &good, None)];
+    let (daemon, logged) = (Arc::new(daemon), Logged::default());
+    let _guard = logged.start();
+    warm(&daemon);
+    assert!(ended(&daemon, 1, 0, 30).await);
+    let words = logged.words();
+    assert!(words.contains("not a regular file"), "{words}");
 }
 
 #[tokio::test]
