@@ -105,19 +105,18 @@ impl Keeper<'_> {
         }
     }
 
-    /// Computes the prompt, and pins it if that is wanted. Whatever goes wrong is said in the log,
-    /// and what passes is said once.
+    /// Computes the prompt, and pins it if that is wanted; a drain ends that, and what was computed
+    /// stays. Whatever goes wrong is said in the log, and what passes is said once.
     async fn warm_up(&self) -> Option<Warm> {
         let (prompt, model) = (self.warmth.prompt_file.display(), &self.warmth.model);
         let mut refused = 0;
         loop {
-            match self.compute(refused).await {
+            match self.unless_draining(self.compute(refused)).await? {
                 Ok(warm) => {
                     tracing::info!(%prompt, %model, key = warm.key, "warm");
                     return Some(warm);
                 }
                 Err(Cold::Ending) => return None,
-                Err(Cold::Refused(_)) if self.daemon.drain.is_cancelled() => return None,
                 // A large model takes longer than a client would wait.
                 Err(Cold::Refused(Refusal::Loading { .. })) => {
                     self.unless_draining(sleep(FIRST)).await?

@@ -147,6 +147,30 @@ async fn a_prompt_that_is_a_pipe_is_an_error_and_holds_nobody_up() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_is_being_computed_does_not_hold_up_a_drain() {
+    let long = NamedTempFile::new().unwrap();
+    fs::write(long.path(), "what light? ".repeat(70)).unwrap();
+    let mut daemon = daemon_with(None, settings(), crowd().1, Rules::default());
+    daemon.facts.warm = vec![warmth("first", &long, None)];
+    let daemon = Arc::new(daemon);
+    warm(&daemon);
+    let running = async {
+        while daemon.tally.count(Counter::Requests) == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), running).await.unwrap();
+    daemon.drain.cancel();
+    let gone = async {
+        while daemon.tally.count(Counter::Cancelled) == 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), gone).await.unwrap();
+    assert_eq!(daemon.tally.count(Counter::Finished), 0);
+}
+
+#[tokio::test]
 async fn a_lease_is_renewed_while_another_prompt_waits_for_room() {
     let (_file, sources, rules) = crowd();
     let prompt = prompt();
