@@ -299,10 +299,7 @@ fn parse_model(text: &str, places: &Places) -> anyhow::Result<(String, Option<Pa
     if text == BUILTIN {
         return Ok((BUILTIN.into(), None));
     }
-    let (name, said) = match text.split_once('=') {
-        Some((name, said)) => (Some(name), said),
-        None => (None, text),
-    };
+    let (name, said) = named(text);
     let found = found(said, places);
     let name = match (name, &found) {
         (Some(name), _) => name.to_owned(),
@@ -317,6 +314,11 @@ fn parse_model(text: &str, places: &Places) -> anyhow::Result<(String, Option<Pa
         "the model {text:?} would hide the built-in one; call it something else with NAME=PATH"
     );
     Ok((name, Some(std::path::absolute(&path)?)))
+}
+
+/// The name of `NAME=PATH`, if it has one, and the path.
+pub(crate) fn named(text: &str) -> (Option<&str>, &str) {
+    text.split_once('=').map_or((None, text), |(name, path)| (Some(name), path))
 }
 
 /// Where the model lies that is found under this name, unless the name is a path.

@@ -61,24 +61,22 @@ fn absolute_model(model: &str, places: &Places) -> io::Result<String> {
     if model == config::BUILTIN {
         return Ok(model.to_owned());
     }
-    let (name, path) = match model.split_once('=') {
-        Some((name, path)) => (Some(name), path),
-        None => (None, model),
-    };
+    let (name, path) = config::named(model);
     let found = config::found(path, places);
     let name = name.or_else(|| found.is_some().then_some(path));
     let path = found.map_or_else(|| std::path::absolute(path), Ok)?;
-    let prefix = name.map(|name| format!("{name}=")).unwrap_or_default();
-    Ok(format!("{prefix}{}", path.display()))
+    Ok(said(name, &path))
 }
 
 /// A path, the name before it left as it is.
 fn absolute_behind_name(words: &str) -> io::Result<String> {
-    let (prefix, path) = match words.split_once('=') {
-        Some((name, path)) => (format!("{name}="), path),
-        None => (String::new(), words),
-    };
-    Ok(format!("{prefix}{}", std::path::absolute(path)?.display()))
+    let (name, path) = config::named(words);
+    Ok(said(name, &std::path::absolute(path)?))
+}
+
+fn said(name: Option<&str>, path: &Path) -> String {
+    let path = path.display();
+    name.map_or_else(|| path.to_string(), |name| format!("{name}={path}"))
 }
 
 #[cfg(test)]
