@@ -236,7 +236,7 @@ impl Rest {
     }
 
     /// A file that could not be read may be tried again when it has changed, or when what was in the
-    /// way may be gone.
+    /// way may be gone: it counts as one that nobody has tried.
     fn look_again(&mut self) {
         let Some(unreadable) = &self.unreadable else { return };
         if unreadable.is_over(self.source.settled(), Instant::now()) {

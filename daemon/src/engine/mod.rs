@@ -102,6 +102,10 @@ use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Bytes of mapped weights that move to huge pages between two steps: a millisecond.
+const BETWEEN_STEPS: usize = 2 << 20;
+/// The same while nothing runs, between two looks at the mailbox.
+const AT_REST: usize = 16 << 20;
 /// How often an engine looks for cancels while its sequences wait for something.
 const GLANCE: Duration = Duration::from_millis(5);
 
@@ -180,7 +184,7 @@ impl Engine {
             busy = self.step();
             if busy {
                 self.worked = Instant::now();
-                self.loaded.packed.settle();
+                self.loaded.packed.exchange(BETWEEN_STEPS);
             }
             self.bury();
             self.observe();
@@ -204,8 +208,8 @@ impl Engine {
             if rests {
                 self.keep_pack();
             }
-            let settles = rests && self.loaded.packed.settle();
-            let patience = match (settles, idle) {
+            let exchanges = rests && self.loaded.packed.exchange(AT_REST);
+            let patience = match (exchanges, idle) {
                 (true, _) => Duration::ZERO,
                 (false, true) => HEARTBEAT,
                 (false, false) => GLANCE,

@@ -12,8 +12,8 @@
 //! nothing about stays as it was, so that a slice of another sequence, deep in its prompt, is planned
 //! by what was learned at such a depth before.
 //!
-//! Passes stray from that, on a busy machine by more than on a quiet one. How far all but a few do is
-//! learned beside the prices.
+//! Passes stray from that, on a busy machine by more than on a quiet one. How far all but a few of
+//! those do that compute prompts beside decodes is learned, too.
 
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
@@ -37,6 +37,8 @@ const LEAST: f64 = 0.01;
 const FEW: f64 = 0.01;
 /// How far one that does moves the longest.
 const STEP: f64 = 0.05;
+/// Passes whose prices are still a guess, so that nothing strays from them.
+const FIRST: u64 = 20;
 /// The longest is no longer than this, as a part of what is expected.
 const LONGEST: f64 = 2.0;
 /// The most that one pass may surprise, as a part of what was expected: it may have been held up.
@@ -79,16 +81,16 @@ impl AddAssign for Work {
 pub(super) struct Pace(Option<Prices>);
 
 impl Pace {
-    /// A pass took so long.
-    pub(super) fn learn(&mut self, work: Work, took: Duration) {
+    /// A pass took so long, which computed prompts `beside` decodes or did not.
+    pub(super) fn learn(&mut self, work: Work, took: Duration, beside: bool) {
         let took = took.max(Duration::from_nanos(1)).as_secs_f64();
         match &mut self.0 {
-            Some(prices) => prices.learn(work, took),
+            Some(prices) => prices.learn(work, took, beside),
             None => self.0 = Some(Prices::guess(work, took)),
         }
     }
 
-    /// What all passes but a few take at most, as a part of what is expected.
+    /// What all passes beside decodes but a few take at most, as a part of what is expected.
     pub(super) fn longest(&self) -> f64 {
         self.0.as_ref().map_or(1.0, |prices| prices.longest)
     }
@@ -108,8 +110,9 @@ struct Prices {
     guess: [f64; KINDS],
     /// Of their errors.
     covariance: [[f64; KINDS]; KINDS],
-    /// What all passes but a few take at most, as a part of what is expected.
+    /// What all passes beside decodes but a few take at most, as a part of what is expected.
     longest: f64,
+    passes: u64,
 }
 
 impl Prices {
@@ -119,13 +122,16 @@ impl Prices {
         let each = GUESS.map(|price| price * scale);
         let mut covariance = [[0.0; KINDS]; KINDS];
         (0..KINDS).for_each(|kind| covariance[kind][kind] = each[kind] * each[kind]);
-        Self { each, guess: each, covariance, longest: 1.0 }
+        Self { each, guess: each, covariance, longest: 1.0, passes: 0 }
     }
 
-    fn learn(&mut self, Work(work): Work, took: f64) {
+    fn learn(&mut self, Work(work): Work, took: f64, beside: bool) {
         self.drift();
         let expected = dot(&self.each, &work);
-        self.stray(took / expected);
+        self.passes += 1;
+        if beside && self.passes > FIRST {
+            self.stray(took / expected);
+        }
         let most = SURPRISE * expected;
         let surprise = (took - expected).clamp(-most, most);
         let blame = self.covariance.map(|row| dot(&row, &work));
@@ -184,7 +190,7 @@ mod tests {
         pub(in super::super) fn of(each: [f64; KINDS]) -> Self {
             let each = each.map(|price| price / 1e6);
             let covariance = [[0.0; KINDS]; KINDS];
-            Self(Some(Prices { each, guess: [0.0; KINDS], covariance, longest: 1.0 }))
+            Self(Some(Prices { each, guess: [0.0; KINDS], covariance, longest: 1.0, passes: 0 }))
         }
     }
 
@@ -192,7 +198,7 @@ mod tests {
     fn expected(passes: &[(Work, u64)], work: Work) -> u64 {
         let mut pace = Pace::default();
         for (work, micros) in passes {
-            pace.learn(*work, Duration::from_micros(*micros));
+            pace.learn(*work, Duration::from_micros(*micros), true);
         }
         pace.time(work).unwrap().as_micros() as u64
     }
@@ -235,7 +241,7 @@ mod tests {
         let passes = [(rows(10), 10_000), (rows(10) + free, 10_000)].repeat(2_000);
         let mut pace = Pace::default();
         for (work, micros) in passes {
-            pace.learn(work, Duration::from_micros(micros));
+            pace.learn(work, Duration::from_micros(micros), true);
             assert!(pace.time(free).is_some_and(|time| time < Duration::from_secs(1)));
         }
         assert!(pace.time(rows(10)).unwrap() > Duration::from_millis(8));
@@ -266,11 +272,10 @@ mod tests {
         let mut passes = |count: u64, every: u64, late: u64| {
             for nth in 0..count {
                 let micros = if nth % every == 0 { late } else { 100_000 };
-                pace.learn(rows(100), Duration::from_micros(micros));
+                pace.learn(rows(100), Duration::from_micros(micros), true);
             }
             pace.longest()
         };
-        assert!(passes(1, 1, 100_000) < 1.01);
         let even = passes(2_000, 200, 300_000);
         assert!(even < 1.1, "one in two hundred: {even}");
         let uneven = passes(2_000, 20, 160_000);

@@ -21,8 +21,8 @@ pub(super) struct Place {
     pub(super) position: u64,
 }
 
-/// Chooses tokens. What it holds between two of them means nothing; a decode takes no memory because
-/// it is kept.
+/// Chooses tokens. What it holds between two of them means nothing; it is kept so that a token takes
+/// no memory, but for a constraint's mask and log-probabilities.
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
     adjusted: Vec<f32>,

@@ -214,7 +214,7 @@ mod tests {
         fn run(&mut self, work: Work) {
             let noise = 1.0 + self.noise.next().unwrap_or_default();
             let took = self.truth.time(work).unwrap_or_default();
-            self.pace.learn(work, took.mul_f64(noise));
+            self.pace.learn(work, took.mul_f64(noise), true);
         }
 
         fn decode(&mut self, decodes: &[Runnable]) {

@@ -9,7 +9,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tinygpt_kernels::{Matrix, Pool};
@@ -99,14 +99,23 @@ pub enum SourceError {
 impl SourceError {
     /// Whether the same files may be loaded later: the system was out of something.
     pub(super) fn passes(&self) -> bool {
-        use io::ErrorKind::{NotFound, PermissionDenied};
         match self {
-            Self::Read { error, .. } => !matches!(error.kind(), NotFound | PermissionDenied),
+            Self::Read { error, .. } => is_passing(error),
             Self::Load { error, .. } => matches!(error, LoadError::Read { .. }),
+            Self::Adapter { error, .. } => match &**error {
+                OpenError::Read { error, .. } => is_passing(error),
+                _ => false,
+            },
             Self::Place { .. } | Self::Changed { .. } => true,
-            Self::Adapter { .. } => false,
         }
     }
+}
+
+/// Whether the system said no for now, and not because of what is there.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    let stays = [NotADirectory, NotFound, PermissionDenied];
+    error.raw_os_error().is_some() && !stays.contains(&error.kind())
 }
 
 /// What a model file says of itself.
@@ -132,7 +141,7 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub(super) enum Packed {
     /// An earlier one.
-    Before(Settling),
+    Before(Mapped),
     /// This one, and what is worth keeping of that.
     Now(Option<Unkept>),
 }
@@ -143,11 +152,11 @@ impl Packed {
         matches!(self, Self::Before(_))
     }
 
-    /// Has weights that were mapped settle for a few milliseconds, between steps: nobody else may
-    /// read them meanwhile. Whether there is more to do.
-    pub(super) fn settle(&mut self) -> bool {
+    /// Moves at most `most` bytes of weights that were mapped to huge pages, between steps: nobody
+    /// reads them meanwhile. Whether there is more to do.
+    pub(super) fn exchange(&mut self, most: usize) -> bool {
         match self {
-            Self::Before(settling) => settling.go_on(),
+            Self::Before(mapped) => mapped.go_on(most),
             Self::Now(_) => false,
         }
     }
@@ -164,21 +173,31 @@ impl Packed {
 /// Packed weights on their way from pages of the file that they were mapped from to huge ones: they
 /// are there at once, and read faster later.
 #[derive(Debug)]
-pub(super) struct Settling {
-    map: Arc<Map>,
-    /// Where to go on; `None` at the end, and where the system has no such pages.
+pub(super) struct Mapped {
+    /// Of weights that nobody reads any more nothing is left.
+    map: Weak<Map>,
+    /// Where to go on; `None` at the end, and where the system has no room.
     next: Option<usize>,
 }
 
-impl Settling {
+impl Mapped {
     fn new(map: &Arc<Map>) -> Self {
-        Self { map: Arc::clone(map), next: huge::may_hold(map.len()).then_some(0) }
+        Self { map: Arc::downgrade(map), next: Some(0) }
     }
 
-    fn go_on(&mut self) -> bool {
-        self.next = self.next.and_then(|from| self.map.settle(from));
+    fn go_on(&mut self, most: usize) -> bool {
+        self.next = self.next.and_then(|from| {
+            let map = self.map.upgrade()?;
+            huge::may_hold(map.len() - from).then(|| map.exchange(from, most))?
+        });
         self.next.is_some()
     }
+}
+
+/// Where matrices come from.
+enum Origin {
+    Kept(Mapped),
+    Files(Vec<Matrix>),
 }
 
 /// A model that was read.
@@ -280,11 +299,11 @@ impl Source {
         let known = kept.and_then(|kept| recall(kept, &files));
         let found = kept.zip(known);
         let found = found.and_then(|(kept, weights)| find(kept, &files, weights, pool, hand));
-        let ((checkpoint, tokenizer), hashed, packed) = match (known, found) {
-            (Some(_), Some((found, settling))) => (found, Vec::new(), Err(settling)),
+        let ((checkpoint, tokenizer), hashed, origin) = match (known, found) {
+            (Some(_), Some((found, mapped))) => (found, Vec::new(), Origin::Kept(mapped)),
             _ => {
                 let (packed, hashed, matrices) = self.pack(&files, known.is_some(), pool, hand)?;
-                (packed, hashed, Ok(matrices))
+                (packed, hashed, Origin::Files(matrices))
             }
         };
         if stamps.now() != stamps {
@@ -295,9 +314,9 @@ impl Source {
         for (file, contents) in files.weights().iter().zip(hashed) {
             kept.inspect(|kept| kept.remember(file.stamp(), contents));
         }
-        let packed = match packed {
-            Ok(matrices) => Packed::Now(kept.map(|_| Unkept::new(weights, matrices))),
-            Err(settling) => Packed::Before(settling),
+        let packed = match origin {
+            Origin::Kept(mapped) => Packed::Before(mapped),
+            Origin::Files(matrices) => Packed::Now(kept.map(|_| Unkept::new(weights, matrices))),
         };
         let contents = Contents { weights, bytes: stamps.bytes(), stamps };
         Ok(Read { checkpoint, tokenizer, contents, packed })
@@ -419,7 +438,7 @@ fn find(
     weights: Digest,
     pool: &Pool,
     hand: &dyn Fn(Vocabulary),
-) -> Option<(Handed, Settling)> {
+) -> Option<(Handed, Mapped)> {
     let pack = kept.pack(weights)?;
     let (read, verified) = std::thread::scope(|scope| {
         let verified = scope.spawn(|| pack.verify(pool));
@@ -431,7 +450,7 @@ fn find(
     });
     verified.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
     let read = read.inspect_err(|error| kept.forget_pack(weights, error)).ok()?;
-    Some((read, Settling::new(pack.map())))
+    Some((read, Mapped::new(pack.map())))
 }
 
 /// A model that was read without its vocabulary, and the kind of its tokenizer.

@@ -139,7 +139,9 @@ impl Engine {
         let logits = (!asked.is_empty()).then(|| model.head(&asked)).transpose()?;
         let in_all = started.elapsed();
         let logit_rows = asked.len() / self.loaded.info.width;
-        self.pace.learn(self.work(members, logit_rows), in_all);
+        let decodes = |member: &Member| self.sequences[member.at].phase == Phase::Decode;
+        let beside = members.iter().any(decodes) && !members.iter().all(decodes);
+        self.pace.learn(self.work(members, logit_rows), in_all, beside);
         self.measure(batch, in_all);
         Ok(Computed { hidden, logits, took })
     }

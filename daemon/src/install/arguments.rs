@@ -65,16 +65,16 @@ fn absolute_model(model: &str, places: &Places) -> io::Result<String> {
     let found = config::found(path, places);
     let name = name.or_else(|| found.is_some().then_some(path));
     let path = found.map_or_else(|| std::path::absolute(path), Ok)?;
-    Ok(said(name, &path))
+    Ok(join(name, &path))
 }
 
 /// A path, the name before it left as it is.
 fn absolute_behind_name(words: &str) -> io::Result<String> {
     let (name, path) = config::named(words);
-    Ok(said(name, &std::path::absolute(path)?))
+    Ok(join(name, &std::path::absolute(path)?))
 }
 
-fn said(name: Option<&str>, path: &Path) -> String {
+fn join(name: Option<&str>, path: &Path) -> String {
     let path = path.display();
     name.map_or_else(|| path.to_string(), |name| format!("{name}={path}"))
 }

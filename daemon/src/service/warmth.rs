@@ -59,8 +59,6 @@ pub struct Warmth {
 /// Why a prompt was not computed.
 #[derive(Debug, thiserror::Error)]
 enum Cold {
-    #[error("cannot read it: {0}")]
-    Unreadable(#[from] io::Error),
     #[error("{0}")]
     Refused(#[from] Refusal),
     #[error("the daemon ends")]
@@ -99,19 +97,31 @@ impl Daemon {
 impl Keeper<'_> {
     /// `None` when there is nothing more to be done.
     async fn keep(self) -> Option<Infallible> {
+        let (prompt, path) = (self.warmth.prompt_file.display(), self.warmth.prompt_file.clone());
+        let read = spawn_blocking(move || text(&path)).await.map_err(io::Error::other).flatten();
+        let text: Arc<str> = match read {
+            Ok(text) => text.into(),
+            Err(error) => {
+                tracing::error!(%prompt, %error, "a prompt was not warmed: cannot read it");
+                return None;
+            }
+        };
         loop {
-            let warm = self.warm_up().await?;
+            let warm = self.warm_up(&text).await?;
             self.renew(warm, self.warmth.pin?).await?;
         }
     }
 
     /// Computes the prompt, and pins it if that is wanted; a drain ends that, and what was computed
     /// stays. Whatever goes wrong is said in the log, and what passes is said once.
-    async fn warm_up(&self) -> Option<Warm> {
+    async fn warm_up(&self, text: &Arc<str>) -> Option<Warm> {
         let (prompt, model) = (self.warmth.prompt_file.display(), &self.warmth.model);
+        // A daemon that is busy with this is not idle; one that tries again may be.
+        let mut visit = Some(self.daemon.presence.enter());
         let mut refused = 0;
         loop {
-            match self.unless_draining(self.compute(refused)).await? {
+            let before = self.generation();
+            match self.unless_draining(self.compute(text)).await? {
                 Ok(warm) => {
                     tracing::info!(%prompt, %model, key = warm.key, "warm");
                     return Some(warm);
@@ -125,35 +135,27 @@ impl Keeper<'_> {
                     if refused == 0 {
                         tracing::warn!(%prompt, %model, %refusal, "not warm yet: trying until it is");
                     }
+                    drop(visit.take());
                     self.unless_draining(sleep(pause(refused))).await?;
                     refused += 1;
                 }
                 Err(error) => {
                     tracing::error!(%prompt, %model, %error, "a prompt was not warmed");
-                    let Cold::Refused(_) = error else { return None };
-                    self.another_load(self.generation()).await?;
+                    drop(visit.take());
+                    self.another_load(before).await?;
                     refused = 0;
                 }
             }
         }
     }
 
-    /// Computes the prompt after so many refusals, when nobody else computes one.
-    async fn compute(&self, refused: u32) -> Result<Warm, Cold> {
-        let path = self.warmth.prompt_file.clone();
-        let read = spawn_blocking(move || text(&path)).await;
-        let text: Arc<str> = read.map_err(io::Error::other)??.into();
+    /// Computes the prompt, when nobody else computes one.
+    async fn compute(&self, text: &Arc<str>) -> Result<Warm, Cold> {
         let _turn = self.turn.lock().await;
-        // A daemon that is busy with this is not idle; one that only tries may be.
-        let _visit = (refused == 0).then(|| self.daemon.presence.enter());
-        self.run(text).await
-    }
-
-    async fn run(&self, text: Arc<str>) -> Result<Warm, Cold> {
         let Self { daemon, warmth, .. } = *self;
         let peer = Peer::own();
         let order = Order {
-            prompt: Prompt::Text(text),
+            prompt: Prompt::Text(Arc::clone(text)),
             wish: Wish::prefill(),
             caller: peer.caller(Priority::Low),
             namespace: peer.namespace(&warmth.namespace),
@@ -199,7 +201,7 @@ impl Keeper<'_> {
             match self.daemon.pin(Peer::own(), &warm.key, lasts).await {
                 Ok(_) => warm.until = Some(until),
                 // What was in memory only went with the model, and is computed again with the next.
-                Err(Refusal::UnknownKey { .. }) if self.generation().is_none() => {}
+                Err(Refusal::UnknownKey { .. }) if self.generation() != Some(warm.generation) => {}
                 // The machine slept for longer than the lease lasted.
                 Err(Refusal::UnknownKey { .. }) if warm.has_lapsed() => return Some(()),
                 Err(Refusal::UnknownKey { .. }) => {

@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{MmapOptions, MmapRaw};
 
 use super::huge;
 
@@ -63,7 +63,7 @@ impl Slab {
 
 /// 64 slots in one anonymous mapping.
 struct Chunk {
-    memory: MmapMut,
+    memory: MmapRaw,
     /// Bit i set: slot i is free.
     free: AtomicU64,
     /// Bit i set: slot i was handed out before and may hold old bytes.
@@ -123,7 +123,7 @@ impl Slot {
     /// The slot's bytes, 64-byte aligned, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = self.index * self.bytes;
-        let base = self.chunk.memory.as_ptr().cast_mut();
+        let base = self.chunk.memory.as_mut_ptr();
         // SAFETY: as in `bytes`; `&mut self` makes the only owner exclusive, and the mapping is
         // private writable memory that nothing else refers to as a whole.
         unsafe { std::slice::from_raw_parts_mut(base.add(start), self.bytes) }
@@ -136,10 +136,10 @@ impl Drop for Slot {
     }
 }
 
-fn anonymous(bytes: usize) -> io::Result<MmapMut> {
+fn anonymous(bytes: usize) -> io::Result<MmapRaw> {
     let memory = MmapOptions::new().len(bytes).map_anon()?;
     huge::advise(&memory);
-    Ok(memory)
+    Ok(memory.into())
 }
 
 /// Bytes that an arena asks the system for at a time: nothing of them is touched before it is used.
@@ -149,7 +149,7 @@ const REGION: usize = 32 << 20;
 #[derive(Debug, Default)]
 pub struct Arena {
     /// What pieces are cut from, and how much of it is.
-    region: RefCell<Option<(Arc<MmapMut>, usize)>>,
+    region: RefCell<Option<(Arc<MmapRaw>, usize)>>,
 }
 
 impl Arena {
@@ -158,11 +158,15 @@ impl Arena {
     /// # Errors
     /// When the system refuses memory.
     pub fn take(&self, bytes: usize) -> io::Result<Piece> {
+        if bytes >= REGION {
+            let region = Arc::new(anonymous(bytes)?);
+            return Ok(Piece { region, start: 0, bytes });
+        }
         let mut current = self.region.borrow_mut();
         let fits = current.take().filter(|(region, used)| used + bytes <= region.len());
         let (region, used) = match fits {
             Some(fits) => fits,
-            None => (Arc::new(anonymous(bytes.max(REGION))?), 0),
+            None => (Arc::new(anonymous(REGION)?), 0),
         };
         let piece = Piece { region: Arc::clone(&region), start: used, bytes };
         *current = Some((region, (used + bytes).next_multiple_of(ALIGN)));
@@ -173,7 +177,7 @@ impl Arena {
 /// Exclusive ownership of a part of a region, which the system has back when its last piece is gone.
 #[derive(Debug)]
 pub struct Piece {
-    region: Arc<MmapMut>,
+    region: Arc<MmapRaw>,
     start: usize,
     bytes: usize,
 }
@@ -190,7 +194,7 @@ impl AsRef<[u8]> for Piece {
 impl AsMut<[u8]> for Piece {
     /// The piece's bytes, 64-byte aligned, for writing.
     fn as_mut(&mut self) -> &mut [u8] {
-        let base = self.region.as_ptr().cast_mut();
+        let base = self.region.as_mut_ptr();
         // SAFETY: as in `as_ref`; `&mut self` makes the only owner exclusive, and the mapping is
         // private writable memory that nothing else refers to as a whole.
         unsafe { std::slice::from_raw_parts_mut(base.add(self.start), self.bytes) }

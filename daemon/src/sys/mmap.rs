@@ -47,10 +47,11 @@ impl Map {
         self.0.advise_range(Advice::WillNeed, range.start, range.len())
     }
 
-    /// Exchanges pages for huge ones, from byte `from` on; where to go on, `None` at the end. Nobody
-    /// should read meanwhile.
-    pub fn settle(&self, from: usize) -> Option<usize> {
-        huge::exchange(&self.0, from)
+    /// Exchanges at most `most` bytes of pages for huge ones with the same bytes, from byte `from`
+    /// on; where to go on, `None` at the end. Readers wait for that; they had better not be there,
+    /// for if the system fails half way it ends the process.
+    pub fn exchange(&self, from: usize, most: usize) -> Option<usize> {
+        huge::exchange(&self.0, from, most)
     }
 }
 

@@ -52,14 +52,15 @@ impl Buffer {
 }
 
 impl Draft {
-    /// On the heap: what is to be read once, or is nothing.
+    /// On the heap: what is to be read once.
     pub(super) fn zeroed(bytes: usize) -> Draft {
         Draft::Heap(bytemuck::zeroed_slice_box(whole_lines(bytes) / size_of::<Line>()))
     }
 
     /// Where it is to stay.
     pub(super) fn within(memory: Memory<'_>, bytes: usize) -> Draft {
-        memory(whole_lines(bytes)).map_or_else(|| Draft::zeroed(bytes), Draft::Given)
+        let given = if bytes > 0 { memory(whole_lines(bytes)) } else { None };
+        given.map_or_else(|| Draft::zeroed(bytes), Draft::Given)
     }
 
     pub(super) fn cast<T: Pod>(&self) -> &[T] {

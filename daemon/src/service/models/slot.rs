@@ -160,7 +160,7 @@ impl Slot {
     /// Learns how much room it needs, where there is a limit.
     async fn estimate(&self) -> Result<(), Refusal> {
         let Some(limit) = self.limit else { return Ok(()) };
-        self.expect().await;
+        self.survey().await;
         let bytes = self.expected();
         if bytes > limit {
             let (bytes, limit) = (Count(bytes), Count(limit));
@@ -170,7 +170,7 @@ impl Slot {
     }
 
     /// Takes it to need the bytes of its files, unless more is known.
-    pub(super) async fn expect(&self) {
+    pub(super) async fn survey(&self) {
         if self.is_estimated() {
             return;
         }

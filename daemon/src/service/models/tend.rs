@@ -31,7 +31,7 @@ impl Tending {
     pub(super) async fn of(mut self, models: Models) {
         let mut changes = models.changes();
         for slot in models.all().iter().filter(|slot| slot.is_loading()) {
-            slot.expect().await;
+            slot.survey().await;
         }
         loop {
             let slots = models.all();

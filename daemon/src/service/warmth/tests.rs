@@ -212,7 +212,11 @@ async fn a_prompt_that_its_model_refused_is_tried_again_on_another_model_of_the_
     assert!(ended(&daemon, 0, 1, 30).await);
     fs::write(file.path(), BUILTIN).unwrap();
     let slot = &daemon.models.all()[1];
-    let mended = async { while slot.served(None).await.is_err() {} };
+    let mended = async {
+        while slot.served(None).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
     timeout(Duration::from_secs(30), mended).await.unwrap();
     assert!(ended(&daemon, 1, 1, 30).await);
 }
@@ -234,7 +238,7 @@ async fn a_refusal_that_passes_is_told_once_and_tried_again_until_the_drain() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_stays_is_an_error_and_the_end() {
+async fn a_refusal_that_stays_is_an_error_and_not_tried_again_on_the_same_load() {
     let bad = NamedTempFile::with_suffix(".tinygpt").unwrap();
     let sources = vec![Source::new("m", None), Source::new("bad", Some(bad.path().to_owned()))];
     let logged = Logged::default();
