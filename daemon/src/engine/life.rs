@@ -327,6 +327,7 @@ impl Engine {
             machine: rest.machine,
             pace: Pace::default(),
             scratch: Scratch::default(),
+            exchanged: Instant::now(),
             sampler: Sampler::default(),
             source: rest.source,
             store: rest.store,

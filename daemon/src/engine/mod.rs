@@ -102,8 +102,10 @@ use crate::store::{Family, Restored, StoreHandle};
 
 /// How often an idle engine shows that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Bytes of mapped weights that move to huge pages between two steps: a millisecond.
-const BETWEEN_STEPS: usize = 2 << 20;
+/// Bytes of mapped weights that move to huge pages between two steps: a few milliseconds.
+const BETWEEN_STEPS: usize = 4 << 20;
+/// How often they do.
+const EXCHANGES: Duration = Duration::from_millis(50);
 /// The same while nothing runs, between two looks at the mailbox.
 const AT_REST: usize = 16 << 20;
 /// How often an engine looks for cancels while its sequences wait for something.
@@ -131,6 +133,8 @@ struct Engine {
     machine: Machine,
     pace: Pace,
     scratch: Scratch,
+    /// When mapped weights were moved last, or were asked to.
+    exchanged: Instant,
     sampler: Sampler,
     store: Option<StoreHandle>,
     kept: Option<Kept>,
@@ -184,7 +188,7 @@ impl Engine {
             busy = self.step();
             if busy {
                 self.worked = Instant::now();
-                self.loaded.packed.exchange(BETWEEN_STEPS);
+                self.exchange_between_steps();
             }
             self.bury();
             self.observe();
@@ -266,6 +270,14 @@ impl Engine {
                 self.shared.obeyed();
             }
             Message::Drain(deadline) => self.draining = Some(deadline),
+        }
+    }
+
+    /// Moves a part of mapped weights, seldom enough for whoever waits for tokens.
+    fn exchange_between_steps(&mut self) {
+        if self.exchanged.elapsed() >= EXCHANGES {
+            self.loaded.packed.exchange(BETWEEN_STEPS);
+            self.exchanged = Instant::now();
         }
     }
 
