@@ -4,8 +4,6 @@
 //! Linux gives them to anonymous memory that asks for them, unless its owner has said never; other
 //! systems are not asked. Whether they come is up to the system: nothing here is an error.
 
-use std::ops::Range;
-
 /// What they are on the processors that we know: they begin at a multiple of it.
 #[cfg(target_os = "linux")]
 const HUGE: usize = 2 << 20;
@@ -33,7 +31,7 @@ pub fn exchange(_: &memmap2::Mmap, _: usize, _: usize) -> Option<usize> {
 /// The part of `0..len` that begins and ends where a huge page may, of memory at `address`; the first
 /// at or behind `from`, of at most `most` bytes or one huge page.
 #[cfg(target_os = "linux")]
-fn part(address: usize, len: usize, from: usize, most: usize) -> Option<Range<usize>> {
+fn part(address: usize, len: usize, from: usize, most: usize) -> Option<std::ops::Range<usize>> {
     let start = (address + from).next_multiple_of(HUGE) - address;
     let most = (most / HUGE * HUGE).max(HUGE);
     let end = ((address + len) / HUGE * HUGE).checked_sub(address)?.min(start + most);
